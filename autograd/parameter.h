@@ -1,0 +1,63 @@
+// Parameter: a trainable tensor with its gradient. Move-only; tie() shares one, clone() copies one.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "core/grad.h"
+
+namespace tapestry {
+
+// Whoever packs parameters into flat buffers (an optimizer). Told when a backward pass failed.
+class ParameterPack {
+ public:
+  virtual ~ParameterPack() = default;
+  virtual void unset_gradients() noexcept = 0;
+};
+
+namespace detail {
+struct ParameterState {
+  Tensor value;
+  GradSlot grad;                       // grad.set is the {unset, set} flag of the accumulation window
+  std::atomic<std::uint64_t> leaf{0};  // (tape epoch << 24) | node: the leaf on the tape that used it last
+  ParameterPack* pack = nullptr;
+};
+}  // namespace detail
+
+class Parameter {
+ public:
+  explicit Parameter(const Shape& shape, DType dtype = DType::f32);  // zeros
+  explicit Parameter(Tensor value);
+  Parameter(Parameter&&) noexcept = default;
+  Parameter& operator=(Parameter&&) noexcept = default;
+
+  const Tensor& value() const { return state_->value; }
+  const Shape& shape() const { return state_->value.shape(); }
+  DType dtype() const { return state_->value.dtype(); }
+  std::int64_t numel() const { return state_->value.numel(); }
+  // Raised by every in-place change; caches of converted copies compare it.
+  std::uint32_t version() const { return state_->value.storage().version(); }
+
+  bool has_grad() const { return state_->grad.set; }
+  const Tensor& grad() const;                     // throws unless has_grad()
+  void zero_grad() { state_->grad.set = false; }  // the next backward assigns
+
+  void assign(const Tensor& value);  // copies the elements in place; equal shapes
+  Tensor& mutable_value() { return state_->value; }
+  Parameter clone() const { return Parameter(value().clone()); }
+  // Replace the value by one of another dtype or device and forget the gradient. Throw once an optimizer packed it.
+  void to(DType dtype);
+  void to(Device device);
+
+  bool packed() const { return state_->pack != nullptr; }
+  bool same_as(const Parameter& other) const { return state_ == other.state_; }
+  const std::shared_ptr<detail::ParameterState>& state() const { return state_; }
+
+  // From now on `b` is `a`: one value, one gradient, counted, saved and updated once. Shapes must be equal.
+  friend void tie(const Parameter& a, Parameter& b);
+
+ private:
+  std::shared_ptr<detail::ParameterState> state_;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,47 @@
+// Grad: where a backward function writes the gradient of one of its inputs.
+#pragma once
+
+#include "core/tensor.h"
+
+namespace tapestry {
+
+// The gradient being gathered for one value. The tape and Parameter own these; kernels see them through Grad.
+struct GradSlot {
+  Tensor tensor;  // allocated by the first claim
+  Shape shape;    // of the value, and so of the gradient
+  DType dtype = DType::f32;
+  Device device = Device::cpu;
+  bool set = false;         // false: the next write assigns, true: it adds
+  bool pinned = false;      // the tensor lives in a flat buffer and must not be replaced
+  std::uint8_t writes = 0;  // claims and passes since the running record began
+};
+
+class Grad {
+ public:
+  Grad() = default;
+  explicit Grad(GradSlot* slot) : slot_(slot) {}
+
+  // False where nobody wants this gradient: skip the work.
+  explicit operator bool() const { return slot_ != nullptr; }
+
+  const Shape& shape() const { return slot_->shape; }
+  DType dtype() const { return slot_->dtype; }
+
+  // Call exactly once, before writing: true means add to what data() holds, false means overwrite every element
+  // (the memory is not initialised).
+  [[nodiscard]] bool claim() const;
+  template <class T>
+  T* data() const {
+    return slot_->tensor.mutable_data<T>();
+  }
+  Tensor& tensor() const { return slot_->tensor; }
+
+  // Instead of claim(): the gradient is `dy` itself (equal shape and dtype). Shares the storage where it can; a later
+  // write copies first.
+  void pass(const Tensor& dy) const;
+
+ private:
+  GradSlot* slot_ = nullptr;
+};
+
+}  // namespace tapestry

@@ -1,0 +1,21 @@
+// One copy between two strided layouts: permute, slice, concat, split and expand are this kernel.
+#pragma once
+
+#include "core/kernels/kernel.h"
+
+namespace tapestry {
+
+// Element (i0, i1, ...) of `shape` lies at offset + sum(i * stride), in elements. Stride 0 repeats a source element.
+struct StridedLayout {
+  std::int64_t offset = 0;
+  std::array<std::int64_t, Shape::kMaxRank> strides{};
+};
+
+// target = source, any dtype. Elements of target outside the layout are left alone.
+TAP_KERNEL(strided_copy, const Tensor& source, const StridedLayout& from, const Shape& shape, const StridedLayout& to,
+           Tensor& target)
+// target += source, floating dtypes. The target layout must not visit an element twice.
+TAP_KERNEL(strided_add, const Tensor& source, const StridedLayout& from, const Shape& shape, const StridedLayout& to,
+           Tensor& target)
+
+}  // namespace tapestry

@@ -1,0 +1,30 @@
+// Initial weights. A matrix is [in, out]; fan_in is what one output sums over, fan_out what one input feeds.
+// Rank below 2 throws (no fan); an extent of 0 leaves nothing to fill.
+#pragma once
+
+#include "autograd/parameter.h"
+#include "core/random.h"
+
+namespace tapestry::init {
+
+struct Fans {
+  std::int64_t in, out;
+};
+Fans fans(const Shape& weight);  // [in, out]; further leading axes are a receptive field: [..., in, out]
+
+enum class Mode { fan_in, fan_out };
+
+void zeros(Parameter& p);
+void constant(Parameter& p, double value);
+void uniform(Parameter& p, Rng& rng, double low, double high);
+void normal(Parameter& p, Rng& rng, double std = 0.02, double mean = 0);
+// Glorot & Bengio 2010: bound gain sqrt(6 / (in + out)); std gain sqrt(2 / (in + out)).
+void xavier_uniform(Parameter& p, Rng& rng, double gain = 1);
+void xavier_normal(Parameter& p, Rng& rng, double gain = 1);
+// He et al. 2015, for relu: std sqrt(2 / fan), uniform bound sqrt(6 / fan).
+void kaiming_uniform(Parameter& p, Rng& rng, Mode mode = Mode::fan_in);
+void kaiming_normal(Parameter& p, Rng& rng, Mode mode = Mode::fan_in);
+// GPT-2's projections into the residual stream: std 0.02 / sqrt(2 layers).
+void gpt2_residual(Parameter& p, Rng& rng, std::int64_t layers);
+
+}  // namespace tapestry::init

@@ -1,0 +1,36 @@
+// The feed-forward part of a transformer block: down(activation(up(x))), dropout after it.
+#pragma once
+
+#include "layers/dropout.h"
+#include "layers/linear.h"
+
+namespace tapestry {
+
+enum class Activation { relu, gelu, gelu_tanh, silu };  // gelu is the erf form, gelu_tanh GPT-2's tanh form
+Var apply(Activation activation, const Var& x);
+Activation activation_from_name(std::string_view name);
+std::string_view name_of(Activation activation);
+
+struct MlpConfig {
+  std::int64_t width = 0;
+  std::int64_t hidden = 0;  // 0: 4 * width
+  Activation activation = Activation::gelu_tanh;
+  double dropout = 0;
+  bool bias = true;
+};
+
+class Mlp : public Module {
+ public:
+  Mlp(const MlpConfig& config, Rng& rng);
+  Var operator()(const Var& x) const;
+  void visit(Visitor& v) override;
+  std::string_view kind() const override { return "Mlp"; }
+
+  Linear up, down;
+  Dropout dropout;
+
+ private:
+  Activation activation_;
+};
+
+}  // namespace tapestry
