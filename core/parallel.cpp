@@ -1,0 +1,151 @@
+// parallel_for on OpenMP; under ThreadSanitizer, which does not understand libgomp's barriers, on a pool of
+// std::thread.
+#include "core/parallel.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+
+namespace tapestry {
+
+namespace {
+
+std::atomic<int> thread_count{0};  // 0: the default
+thread_local bool inside_parallel_for = false;
+
+// The part of [0, count) that worker `index` of `workers` gets.
+struct Range {
+  std::int64_t begin, end;
+};
+Range part(std::int64_t count, std::int64_t index, std::int64_t workers) {
+  return {count * index / workers, count * (index + 1) / workers};
+}
+
+struct Job {
+  std::int64_t count;
+  int workers;
+  detail::RangeFunction call;
+  void* body;
+  std::mutex mutex;
+  std::exception_ptr error;
+
+  void run(int index) noexcept {
+    const auto [begin, end] = part(count, index, workers);
+    if (begin == end) return;
+    inside_parallel_for = true;
+    try {
+      call(body, begin, end);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+    inside_parallel_for = false;
+  }
+};
+
+#if defined(__SANITIZE_THREAD__)
+
+class ThreadPool {
+ public:
+  // Returns false when another thread is using the pool.
+  bool run(Job& job) {
+    const std::unique_lock use(in_use_, std::try_to_lock);
+    if (!use) return false;
+    {
+      const std::lock_guard lock(mutex_);
+      while (static_cast<int>(threads_.size()) < job.workers - 1)
+        threads_.emplace_back([this, index = static_cast<int>(threads_.size()) + 1] { work(index); });
+      job_ = &job;
+      pending_ = job.workers - 1;
+      ++generation_;
+    }
+    start_.notify_all();
+    job.run(0);
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return pending_ == 0; });
+    job_ = nullptr;
+    return true;
+  }
+  ~ThreadPool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    start_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
+
+ private:
+  void work(int index) {
+    std::uint64_t seen = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      start_.wait(lock, [&] { return stop_ || (job_ && generation_ != seen); });
+      if (stop_) return;
+      seen = generation_;
+      if (index >= job_->workers) continue;
+      Job* job = job_;
+      lock.unlock();
+      job->run(index);
+      lock.lock();
+      if (--pending_ == 0) done_.notify_one();
+    }
+  }
+
+  std::mutex in_use_, mutex_;
+  std::condition_variable start_, done_;
+  std::vector<std::thread> threads_;
+  Job* job_ = nullptr;
+  int pending_ = 0;
+  std::uint64_t generation_ = 0;
+  bool stop_ = false;
+};
+
+void run_job(Job& job) {
+  static ThreadPool pool;
+  if (!pool.run(job))
+    for (int i = 0; i < job.workers; ++i) job.run(i);
+}
+
+#else
+
+void run_job(Job& job) {
+#pragma omp parallel num_threads(job.workers)
+  {
+    // The team may be smaller than asked for; the parts, and so the results, stay the same.
+    for (int i = omp_get_thread_num(); i < job.workers; i += omp_get_num_threads()) job.run(i);
+  }
+}
+
+#endif
+
+}  // namespace
+
+int num_threads() {
+  const int count = thread_count.load(std::memory_order_relaxed);
+  return count > 0 ? count : omp_get_num_procs();
+}
+
+void set_num_threads(int count) {
+  TAP_CHECK(count >= 0, "set_num_threads: the count must not be negative (0 means all processors), not ", count);
+  thread_count.store(count, std::memory_order_relaxed);
+}
+
+void detail::parallel_for(std::int64_t count, std::int64_t grain, RangeFunction call, void* body) {
+  if (count <= 0) return;
+  const std::int64_t parts = std::min<std::int64_t>(num_threads(), (count - 1) / std::max<std::int64_t>(grain, 1) + 1);
+  if (parts <= 1 || inside_parallel_for) return call(body, 0, count);
+  Job job{count, static_cast<int>(parts), call, body, {}, {}};
+  run_job(job);
+  if (job.error) std::rethrow_exception(job.error);
+}
+
+}  // namespace tapestry

@@ -1,0 +1,145 @@
+#include "core/random.h"
+
+#include <bit>
+#include <cmath>
+
+#include "core/parallel.h"
+
+namespace tapestry {
+
+namespace {
+
+constexpr int kCallBits = 24;  // random ops within one step; the step takes the other 40 bits of a stream number
+
+// ln(x) for x in (0, 1]: exponent and a series in (m - 1) / (m + 1), |error| < 2e-7. Own code, so that every device
+// draws the same numbers.
+float log_unit(float x) {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  int exponent = static_cast<int>(bits >> 23) - 127;
+  float m = std::bit_cast<float>((bits & 0x7fffffu) | 0x3f800000u);  // [1, 2)
+  if (m > 1.41421356f) {
+    m *= 0.5f;
+    ++exponent;
+  }
+  const float s = (m - 1) / (m + 1), s2 = s * s;
+  const float series = 2 * s * (1 + s2 * (0.33333333f + s2 * (0.2f + s2 * (0.14285714f + s2 * 0.11111111f))));
+  return static_cast<float>(exponent) * 0.69314718f + series;
+}
+
+struct SinCos {
+  float sin, cos;
+};
+// sin and cos of 2 pi u, u in [0, 1): nearest quarter turn, Taylor polynomials on the rest (|angle| <= pi/4).
+SinCos sincos_turn(float u) {
+  const int quarter = static_cast<int>(u * 4 + 0.5f);
+  const float a = (u - 0.25f * static_cast<float>(quarter)) * 6.28318531f, a2 = a * a;
+  const float s = a * (1 + a2 * (-0.16666667f + a2 * (8.3333333e-3f + a2 * (-1.9841270e-4f + a2 * 2.7557319e-6f))));
+  const float c = 1 + a2 * (-0.5f + a2 * (0.041666667f + a2 * (-1.3888889e-3f + a2 * 2.4801587e-5f)));
+  switch (quarter & 3) {
+    case 0:
+      return {s, c};
+    case 1:
+      return {c, -s};
+    case 2:
+      return {-s, -c};
+    default:
+      return {-c, s};
+  }
+}
+
+// Box-Muller on one pair of words. The first is moved to (0, 1], so the logarithm is finite.
+SinCos normal_pair(std::uint32_t radius_bits, std::uint32_t angle_bits) {
+  const float u = static_cast<float>((radius_bits >> 8) + 1) * 0x1p-24f;
+  const float radius = std::sqrt(-2 * log_unit(u));
+  const SinCos angle = sincos_turn(uniform_from_bits(angle_bits));
+  return {radius * angle.sin, radius * angle.cos};
+}
+
+// Calls set(i, element(four words, i & 3)) for every element; each thread owns whole blocks of four.
+template <class Element>
+void fill_blocks(Tensor& t, RandomKey key, Element element) {
+  visit_dtype(t.dtype(), [&]<class T>(TypeTag<T>) {
+    if constexpr (std::is_integral_v<T>) {
+      fail("fill: random fills need a floating dtype, not ", t.dtype());
+    } else {
+      T* p = t.mutable_data<T>();
+      const std::int64_t n = t.numel();
+      parallel_for((n + 3) / 4, 4096, [=](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t b = begin; b < end; ++b) {
+          const auto words = philox(static_cast<std::uint64_t>(b), key.stream, key.seed);
+          for (std::int64_t i = 4 * b; i < std::min(4 * b + 4, n); ++i)
+            p[i] = static_cast<T>(element(words, static_cast<int>(i & 3)));
+        }
+      });
+    }
+  });
+}
+
+}  // namespace
+
+std::array<std::uint32_t, 4> philox(std::uint64_t counter_low, std::uint64_t counter_high, std::uint64_t key) {
+  auto c0 = static_cast<std::uint32_t>(counter_low), c1 = static_cast<std::uint32_t>(counter_low >> 32);
+  auto c2 = static_cast<std::uint32_t>(counter_high), c3 = static_cast<std::uint32_t>(counter_high >> 32);
+  auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0, p1 = std::uint64_t{0xCD9E8D57u} * c2;
+    c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c1 = static_cast<std::uint32_t>(p1);
+    c3 = static_cast<std::uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {c0, c1, c2, c3};
+}
+
+float RandomKey::normal(std::int64_t i) const {
+  const auto words = philox(static_cast<std::uint64_t>(i) >> 2, stream, seed);
+  const int pair = static_cast<int>(i & 2);
+  const SinCos z = normal_pair(words[pair], words[pair + 1]);
+  return i & 1 ? z.sin : z.cos;
+}
+
+std::int64_t RandomKey::below(std::int64_t i, std::int64_t bound) const {
+  TAP_CHECK(bound > 0, "below: the bound must be positive, not ", bound);
+  const auto words = philox(static_cast<std::uint64_t>(i), stream, seed);
+  const std::uint64_t bits = (std::uint64_t{words[1]} << 32) | words[0];
+  return static_cast<std::int64_t>((static_cast<unsigned __int128>(bits) * static_cast<std::uint64_t>(bound)) >> 64);
+}
+
+std::uint64_t derive_seed(std::uint64_t seed, std::string_view purpose) {
+  std::uint64_t label = 0xcbf29ce484222325u;  // FNV-1a
+  for (char c : purpose) label = (label ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  const auto words = philox(label, 0, seed);
+  return (std::uint64_t{words[1]} << 32) | words[0];
+}
+
+RandomScope::State& RandomScope::current() {
+  static thread_local State state;
+  return state;
+}
+RandomScope::RandomScope(std::uint64_t seed, std::uint64_t step) : outer_(current()) { current() = {seed, step, 0}; }
+RandomScope::~RandomScope() { current() = outer_; }
+
+RandomKey next_random_key() {
+  RandomScope::State& state = RandomScope::current();
+  TAP_CHECK(state.calls < (std::uint64_t{1} << kCallBits), "random: more than 2^24 random ops in one step");
+  return {state.seed, (state.step << kCallBits) | state.calls++};
+}
+
+void manual_seed(std::uint64_t seed) { RandomScope::current() = {seed, 0, 0}; }
+
+void fill_uniform(Tensor& t, double low, double high, RandomKey key) {
+  fill_blocks(t, key, [=](const std::array<std::uint32_t, 4>& words, int lane) {
+    return static_cast<float>(low + (high - low) * uniform_from_bits(words[lane]));
+  });
+}
+
+void fill_normal(Tensor& t, double mean, double std, RandomKey key) {
+  fill_blocks(t, key, [=](const std::array<std::uint32_t, 4>& words, int lane) {
+    const SinCos z = normal_pair(words[lane & 2], words[(lane & 2) + 1]);
+    return static_cast<float>(mean + std * (lane & 1 ? z.sin : z.cos));
+  });
+}
+
+}  // namespace tapestry
