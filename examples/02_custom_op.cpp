@@ -39,12 +39,12 @@ int main() {
   Tensor x = empty({4, 3}, DType::f64);
   fill_normal(x, 0, 1, RandomKey{1, 0});
 
-  const GradcheckReport good = gradcheck([](const Var& v) { return softsign(v); }, x);
-  std::printf("softsign: %s\n", good.text.c_str());
+  const GradcheckReport good = gradcheck([](const Var& v) { return softsign(v); }, {x});
+  std::printf("softsign: %s\n", good.text().c_str());
 
   // A wrong derivative does not get through.
-  const GradcheckReport bad = gradcheck([](const Var& v) { return softsign<false>(v); }, x);
-  std::printf("softsign with a wrong derivative: %s\n", bad.text.c_str());
+  const GradcheckReport bad = gradcheck([](const Var& v) { return softsign<false>(v); }, {x});
+  std::printf("softsign with a wrong derivative: %s\n", bad.text().c_str());
 
-  return good.passed && !bad.passed ? 0 : 1;
+  return good && !bad ? 0 : 1;
 }

@@ -45,6 +45,7 @@ class Run {
         split_(split_tokens(tokenizer_->encode(text_), 0.1, o_.block_size)),
         train_(split_.train, o_.batch_size, o_.block_size, derive_seed(o_.seed, "data")),
         validation_(split_.validation, o_.batch_size, o_.block_size, 0),
+        batch_(train_.batch(0)),
         model_(model_config(o_, tokenizer_->vocabulary()), o_.seed),
         optimizer_(parameters(model_), {.beta1 = o_.beta1, .beta2 = o_.beta2, .weight_decay = o_.weight_decay}),
         trainer_(model_, optimizer_, schedule(), trainer_options(), functions()) {
@@ -102,7 +103,7 @@ class Run {
     model_.eval();
     double sum = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const Batch batch = batches.evaluation_batch(i, count);
+      const Batch batch = batches.evaluation_batch(i);
       sum += model_.loss(batch.inputs, batch.targets).loss.item();
     }
     model_.train(training);
