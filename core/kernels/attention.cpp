@@ -6,17 +6,16 @@
 // Forward is parallel over (batch, head), backward over (batch, key-value head): every sum has one owner and one order.
 #include "core/kernels/attention.h"
 
-#include <tuple>
-
 #include "core/kernels/attention_rows.h"
 #include "core/parallel.h"
 
 namespace tapestry::cpu {
 namespace {
 
-using namespace tile;
+using namespace attn;
 
-constexpr std::int64_t kBlock = 48;  // queries handled together; a multiple of kTileRows
+constexpr std::int64_t kBlock = 48;  // queries handled together
+static_assert(kBlock % kTileRows == 0 && kBlock % kLanes<float> == 0);
 
 // Hands out pieces of one pooled block.
 template <class T>
@@ -55,33 +54,39 @@ struct ForwardBuffers {
 };
 
 template <class T>
-void forward_head(const Call<T>& call, std::int64_t b, std::int64_t h, const Strips<T>& keys_t,
+void forward_head(const Call<T>& call, std::int64_t b, std::int64_t h, const Right<T>& keys_t,
                   const PackedRows<T>& values, const ForwardBuffers<T>& buffers, T* out, T* lse) {
   const AttentionProblem& p = call.problem;
   const Visibility<T> sees = call.visibility(b, h);
   for (std::int64_t first = 0; first < call.queries; first += kBlock) {
     const std::int64_t rows = std::min(kBlock, call.queries - first);
-    const std::int64_t columns = round_to_lanes<T>(sees.limit(first + rows - 1));
+    const std::int64_t columns = whole_vectors<T>(sees.limit(first + rows - 1));
     call.multiply_keys(call.q + p.q.at(b, first, h), p.q.stride_time, first, rows, sees, keys_t, buffers.scores);
-    T inverse[kBlock];
+    T sum[kBlock] = {}, largest[kBlock] = {}, row_lse[kBlock];
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::int64_t i = first + r, count = sees.limit(i);
       T* row = buffers.scores + r * call.score_stride;
       sees.finish(i, call.scale, row);
-      std::tie(inverse[r], lse[call.row(b, h, i)]) = softmax_row(row, count, columns);
+      const RowSum<T> result = exponentiate_row(row, count, columns);
+      sum[r] = result.sum;
+      largest[r] = result.largest;
       if (p.options.dropout > 0) {
         call.dropout_factors(call.row(b, h, i), count, buffers.factors);
         for (std::int64_t j = 0; j < count; ++j) row[j] *= buffers.factors[j];
       }
     }
+    for (std::int64_t r = 0; r < kBlock; r += kLanes<T>)
+      simd::store(row_lse + r, simd::load(largest + r) + simd::log(simd::load(sum + r)));
+    std::copy_n(row_lse, rows, lse + call.row(b, h, first));
     weighted_sum(
-        rows, call.dim, Matrix<T>{buffers.scores, call.score_stride, 1}, values, buffers.sums, call.width, false,
-        [&](std::int64_t, std::int64_t last, std::int64_t) {
-          return Range{0, sees.limit(first + last)};
+        rows, call.dim, Left<T>{buffers.scores, call.score_stride, 1}, values, buffers.sums, call.width, false,
+        [&](std::int64_t, std::int64_t last) {
+          return Extent{0, sees.limit(first + last), call.width};
         },
         [&](std::int64_t r, std::int64_t j) { return sees(first + r, j); });
     for (std::int64_t r = 0; r < rows; ++r)
-      write_rows(1, call.dim, inverse[r], buffers.sums + r * call.width, 0, out + p.out.at(b, first + r, h), 0, false);
+      write_rows(1, call.dim, sum[r] == 0 ? T(0) : 1 / sum[r], buffers.sums + r * call.width, 0,
+                 out + p.out.at(b, first + r, h), 0, false);
   }
 }
 
@@ -90,13 +95,13 @@ void forward(const Call<T>& call, T* out, T* lse) {
   const AttentionProblem& p = call.problem;
   parallel_for(p.batch * p.heads, call.grain(), [&](std::int64_t begin, std::int64_t end) {
     const ForwardBuffers<T> buffers(call);
-    Strips<T> keys_t;
+    Right<T> keys_t;
     PackedRows<T> values;
     for (std::int64_t pair = begin; pair < end; ++pair) {
       const std::int64_t b = pair / p.heads, h = pair % p.heads, kv = h / call.group;
       if (pair == begin || h % call.group == 0) {
         const std::int64_t reach = call.reach(b);
-        keys_t = pack_transposed(call.k + p.k.at(b, 0, kv), p.k.stride_time, reach, call.dim, buffers.keys_t);
+        keys_t = pack_columns(call.k + p.k.at(b, 0, kv), p.k.stride_time, reach, call.dim, buffers.keys_t);
         values = pack_rows(call.v + p.v.at(b, 0, kv), p.v.stride_time, reach, call.dim, buffers.values);
       }
       forward_head(call, b, h, keys_t, values, buffers, out, lse);
@@ -140,7 +145,7 @@ template <class T>
 void differentiate_scores(const BackwardCall<T>& call, const Visibility<T>& sees, std::int64_t b, std::int64_t h,
                           std::int64_t first, std::int64_t rows, const BackwardBuffers<T>& buffers) {
   const AttentionProblem& p = call.problem;
-  const std::int64_t columns = round_to_lanes<T>(sees.limit(first + rows - 1));
+  const std::int64_t columns = whole_vectors<T>(sees.limit(first + rows - 1));
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t i = first + r, count = sees.limit(i);
     T* weights = buffers.weights + r * call.score_stride;
@@ -161,11 +166,11 @@ void differentiate_scores(const BackwardCall<T>& call, const Visibility<T>& sees
 
 // One query head: writes its dq, adds to the dk and dv of its group.
 template <class T>
-void backward_head(const BackwardCall<T>& call, std::int64_t b, std::int64_t h, const Strips<T>& keys_t,
-                   const Strips<T>& values_t, const PackedRows<T>& keys, const BackwardBuffers<T>& buffers) {
+void backward_head(const BackwardCall<T>& call, std::int64_t b, std::int64_t h, const Right<T>& keys_t,
+                   const Right<T>& values_t, const PackedRows<T>& keys, const BackwardBuffers<T>& buffers) {
   const AttentionProblem& p = call.problem;
   const Visibility<T> sees = call.visibility(b, h);
-  const Matrix<T> weights_t{buffers.weights, 1, call.score_stride}, dscores_t{buffers.dscores, 1, call.score_stride};
+  const Left<T> weights_t{buffers.weights, 1, call.score_stride}, dscores_t{buffers.dscores, 1, call.score_stride};
   for (std::int64_t first = 0; first < call.queries; first += kBlock) {
     const std::int64_t rows = std::min(kBlock, call.queries - first), reach = sees.limit(first + rows - 1);
     const T* q = call.q + p.q.at(b, first, h);
@@ -177,16 +182,16 @@ void backward_head(const BackwardCall<T>& call, std::int64_t b, std::int64_t h, 
 
     if (call.dq.data) {
       weighted_sum(
-          rows, call.dim, Matrix<T>{buffers.dscores, call.score_stride, 1}, keys, buffers.dq, call.width, false,
-          [&](std::int64_t, std::int64_t last, std::int64_t) {
-            return Range{0, sees.limit(first + last)};
+          rows, call.dim, Left<T>{buffers.dscores, call.score_stride, 1}, keys, buffers.dq, call.width, false,
+          [&](std::int64_t, std::int64_t last) {
+            return Extent{0, sees.limit(first + last), call.width};
           },
           [&](std::int64_t r, std::int64_t j) { return sees(first + r, j); });
       write_rows(rows, call.dim, call.scale, buffers.dq, call.width, call.dq.data + p.q.at(b, first, h),
                  p.q.stride_time, call.dq.add);
     }
-    const auto queries_of = [&](std::int64_t key, std::int64_t, std::int64_t) {
-      return Range{std::max<std::int64_t>(0, sees.first_query(key) - first), rows};
+    const auto queries_of = [&](std::int64_t key, std::int64_t) {
+      return Extent{std::max<std::int64_t>(0, sees.first_query(key) - first), rows, call.width};
     };
     const auto seen_by = [&](std::int64_t j, std::int64_t r) { return sees(first + r, j); };
     if (call.dk.data) {
@@ -206,10 +211,9 @@ void backward_group(const BackwardCall<T>& call, std::int64_t b, std::int64_t kv
   const AttentionProblem& p = call.problem;
   const std::int64_t reach = call.reach(b);
   const T* k = call.k + p.k.at(b, 0, kv);
-  const Strips<T> keys_t = pack_transposed(k, p.k.stride_time, reach, call.dim, buffers.keys_t);
+  const Right<T> keys_t = pack_columns(k, p.k.stride_time, reach, call.dim, buffers.keys_t);
   const PackedRows<T> keys = pack_rows(k, p.k.stride_time, reach, call.dim, buffers.keys);
-  const Strips<T> values_t =
-      pack_transposed(call.v + p.v.at(b, 0, kv), p.v.stride_time, reach, call.dim, buffers.values_t);
+  const Right<T> values_t = pack_columns(call.v + p.v.at(b, 0, kv), p.v.stride_time, reach, call.dim, buffers.values_t);
   std::fill_n(buffers.dk, call.packed(), T(0));
   std::fill_n(buffers.dv, call.packed(), T(0));
   for (std::int64_t h = kv * call.group; h < (kv + 1) * call.group; ++h)

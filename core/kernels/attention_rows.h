@@ -3,14 +3,12 @@
 #pragma once
 
 #include <array>
-#include <cmath>
-#include <utility>
 
 #include "core/kernels/attention.h"
 #include "core/kernels/attention_tile.h"
 #include "core/kernels/simd_math.h"
 
-namespace tapestry::tile {
+namespace tapestry::cpu::attn {
 
 using simd::Vec;
 
@@ -49,7 +47,7 @@ struct Visibility {
         scores[j] = m == kMinusInf<T> ? m : scores[j] + m;
       }
     }
-    std::fill(scores + count, scores + round_to_lanes<T>(count), kMinusInf<T>);
+    std::fill(scores + count, scores + whole_vectors<T>(count), kMinusInf<T>);
   }
 };
 
@@ -76,8 +74,8 @@ struct Call {
         keys(p.k.length),
         dim(p.head_dim),
         group(p.heads / p.kv_heads),
-        width(round_to_lanes<T>(dim)),
-        score_stride(round_to_lanes<T>(keys) + simd::kLanes<T>),
+        width(whole_vectors<T>(dim)),
+        score_stride(whole_vectors<T>(keys) + kLanes<T>),
         scale(static_cast<T>(p.options.scale)) {
     if (mask && mask.dtype() == DType::u8)
       kept = mask.data<std::uint8_t>();
@@ -103,15 +101,16 @@ struct Call {
   // The most keys that any query of batch b sees.
   std::int64_t reach(std::int64_t b) const { return queries ? visibility(b, 0).limit(queries - 1) : 0; }
 
-  std::int64_t packed() const { return width * round_to_lanes<T>(keys); }  // elements of k or v in strips
+  // Elements of packed keys or values.
+  std::int64_t packed() const { return width * detail::round_up(keys, kTileColumns<T>); }
   std::int64_t grain() const { return kSerialProducts / std::max<std::int64_t>(1, queries * keys * dim) + 1; }
 
   // Queries (or their dout) times packed transposed keys (or values), cut to what the queries see.
   void multiply_keys(const T* rows_of, std::int64_t stride, std::int64_t first, std::int64_t rows,
-                     const Visibility<T>& sees, const Strips<T>& transposed, T* products) const {
-    product(rows, round_to_lanes<T>(sees.limit(first + rows - 1)), Matrix<T>{rows_of, stride, 1}, transposed, products,
-            score_stride, false, [&](std::int64_t, std::int64_t last, std::int64_t key) {
-              return Range{0, key < sees.limit(first + last) ? dim : 0};
+                     const Visibility<T>& sees, const Right<T>& transposed, T* products) const {
+    product(rows, sees.limit(first + rows - 1), Left<T>{rows_of, stride, 1}, transposed, products, score_stride, false,
+            [&](std::int64_t, std::int64_t last) {
+              return Extent{0, dim, whole_vectors<T>(sees.limit(first + last))};
             });
   }
 
@@ -129,28 +128,29 @@ struct Call {
   }
 };
 
-// Replaces `count` scores by exp(score - largest), fills with zeros up to `columns`, and returns 1 / sum (0 if no key
-// is visible) and lse.
 template <class T>
-std::pair<T, T> softmax_row(T* scores, std::int64_t count, std::int64_t columns) {
-  constexpr std::int64_t kLanes = simd::kLanes<T>;
-  const std::int64_t whole = round_to_lanes<T>(count);
+struct RowSum {
+  T sum, largest;
+};
+// Replaces `count` scores by exp(score - largest) and fills with zeros up to `columns`. Sum 0: no key is visible.
+template <class T>
+RowSum<T> exponentiate_row(T* scores, std::int64_t count, std::int64_t columns) {
+  const std::int64_t whole = whole_vectors<T>(count);
   std::fill(scores + whole, scores + columns, T(0));
   Vec<T> top = simd::splat(kMinusInf<T>);
-  for (std::int64_t j = 0; j < whole; j += kLanes) top = simd::max(top, simd::load(scores + j));
+  for (std::int64_t j = 0; j < whole; j += kLanes<T>) top = simd::max(top, simd::load(scores + j));
   const T largest = simd::max(top);
   if (largest == kMinusInf<T>) {
     std::fill_n(scores, whole, T(0));
-    return {T(0), kMinusInf<T>};
+    return {T(0), largest};
   }
   Vec<T> total{};
-  for (std::int64_t j = 0; j < whole; j += kLanes) {
+  for (std::int64_t j = 0; j < whole; j += kLanes<T>) {
     const Vec<T> weight = simd::exp(simd::load(scores + j) - largest);
     total += weight;
     simd::store(scores + j, weight);
   }
-  const T sum = simd::sum(total);
-  return {1 / sum, largest + std::log(sum)};
+  return {simd::sum(total), largest};
 }
 
 // to = scale * from (+ to), rows that are `to_stride` and `from_stride` apart.
@@ -170,9 +170,8 @@ void write_rows(std::int64_t rows, std::int64_t columns, T scale, const T* from,
 template <class T>
 void differentiate_row(T lse, T delta, const T* factors, std::int64_t count, std::int64_t columns, T* weights,
                        T* dscores) {
-  constexpr std::int64_t kLanes = simd::kLanes<T>;
-  const std::int64_t whole = round_to_lanes<T>(count);
-  for (std::int64_t j = 0; j < whole; j += kLanes) {
+  const std::int64_t whole = whole_vectors<T>(count);
+  for (std::int64_t j = 0; j < whole; j += kLanes<T>) {
     const Vec<T> score = simd::load(weights + j);
     const auto hidden = score == kMinusInf<T>;
     const Vec<T> weight = simd::exp(score - lse);
@@ -185,4 +184,4 @@ void differentiate_row(T lse, T delta, const T* factors, std::int64_t count, std
   std::fill(dscores + whole, dscores + columns, T(0));
 }
 
-}  // namespace tapestry::tile
+}  // namespace tapestry::cpu::attn

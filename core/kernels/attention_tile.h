@@ -1,162 +1,112 @@
-// The small products inside attention: c (+)= a b, where b is packed in strips one vector wide and a is read in place.
-// A register tile is kTileRows rows by one or two strips. The sum over k runs in order for every element of c, so its
-// bits do not depend on how the rows were grouped. Each tile may leave out a part of k in which a is known to be zero
-// (the hidden triangle of causal attention).
+// The products inside attention, on the register tile of the matrix product. The left factor is read in place; the
+// right one is packed with rows of whole vectors, so no tile has an edge. Each tile may leave out the part of the sum
+// in which the left factor is known to be zero (the hidden triangle of causal attention); the order of a sum is always
+// that of k.
 #pragma once
 
-#include <algorithm>
-#include <limits>
+#include "core/kernels/gemm_kernel.h"
 
-#include "core/kernels/simd.h"
+namespace tapestry::cpu::attn {
 
-namespace tapestry::tile {
-
-inline constexpr std::int64_t kTileRows = 6;
+using detail::kTileColumns;
+using detail::kTileRows;
+using simd::kLanes;
 
 template <class T>
-constexpr std::int64_t round_to_lanes(std::int64_t n) {
-  return (n + simd::kLanes<T> - 1) / simd::kLanes<T> * simd::kLanes<T>;
+constexpr std::int64_t whole_vectors(std::int64_t n) {
+  return detail::round_up(n, kLanes<T>);
 }
 
 // Element (i, k) is data[i * row_stride + k * k_stride].
 template <class T>
-struct Matrix {
+struct Left {
   const T* data = nullptr;
   std::int64_t row_stride = 0, k_stride = 1;
 };
 
-// Row k of strip s starts at data + (s * depth + k) * lanes; lanes past the last column are zero.
+// kTileColumns columns of row k of strip s start at data + s * strip_stride + k * row_stride.
 template <class T>
-struct Strips {
+struct Right {
   const T* data = nullptr;
-  std::int64_t depth = 0;
+  std::int64_t row_stride = 0, strip_stride = 0;
 };
 
-struct Range {
-  std::int64_t begin = 0, end = 0;
+// What some rows of a product need: the sum over k in [begin, end), for columns below `columns` (in whole vectors).
+struct Extent {
+  std::int64_t begin = 0, end = 0, columns = 0;
 };
 
-template <class T>
-struct TileCall {
-  Matrix<T> a;
-  const T* b = nullptr;
-  std::int64_t strip_stride = 0;
-  T* c = nullptr;
-  std::int64_t row_stride = 0;  // of c
-  Range k;
-  bool add = false;
-};
-
-template <class T, int rows, int strips>
-inline void run_tile(const TileCall<T>& call) {
-  constexpr int kLanes = simd::kLanes<T>;
-  simd::Vec<T> sum[rows][strips] = {};
-  const T* a = call.a.data + call.k.begin * call.a.k_stride;
-  const T* b = call.b + call.k.begin * kLanes;
-  for (std::int64_t k = call.k.begin; k < call.k.end; ++k, a += call.a.k_stride, b += kLanes) {
-    simd::Vec<T> right[strips];
-#pragma GCC unroll 2
-    for (int s = 0; s < strips; ++s) right[s] = simd::load(b + s * call.strip_stride);
-#pragma GCC unroll 6
-    for (int i = 0; i < rows; ++i) {
-      const simd::Vec<T> left = simd::splat(a[i * call.a.row_stride]);
-#pragma GCC unroll 2
-      for (int s = 0; s < strips; ++s) sum[i][s] += left * right[s];
-    }
-  }
-#pragma GCC unroll 6
-  for (int i = 0; i < rows; ++i) {
-#pragma GCC unroll 2
-    for (int s = 0; s < strips; ++s) {
-      T* c = call.c + i * call.row_stride + s * kLanes;
-      simd::store(c, call.add ? simd::load(c) + sum[i][s] : sum[i][s]);
-    }
-  }
-}
-
-template <class T, int rows = kTileRows>
-inline void run_tile(std::int64_t row_count, std::int64_t strip_count, const TileCall<T>& call) {
-  if constexpr (rows > 1) {
-    if (row_count < rows) return run_tile<T, rows - 1>(row_count, strip_count, call);
-  }
-  strip_count == 2 ? run_tile<T, rows, 2>(call) : run_tile<T, rows, 1>(call);
-}
-
-// c[i, j] (+)= sum over k of a(i, k) b(k, j) for i < rows and j < columns, a multiple of the lanes.
-// k_range(first row, last row, first column) gives the part of k that a tile needs.
-template <class T, class KRange>
-void product(std::int64_t rows, std::int64_t columns, const Matrix<T>& a, const Strips<T>& b, T* c,
-             std::int64_t row_stride, bool add, KRange&& k_range) {
-  constexpr std::int64_t kLanes = simd::kLanes<T>;
-  for (std::int64_t j = 0; j < columns; j += 2 * kLanes) {
+// c[i, j] (+)= sum over k of a(i, k) b(k, j) for i < rows, within extent(first row, last row) of every tile.
+template <class T, class ExtentOf>
+void product(std::int64_t rows, std::int64_t columns, const Left<T>& a, const Right<T>& b, T* c,
+             std::int64_t row_stride, bool add, ExtentOf&& extent) {
+  for (std::int64_t j = 0; j < columns; j += kTileColumns<T>, c += kTileColumns<T>) {
+    const T* strip = b.data + j / kTileColumns<T> * b.strip_stride;
     for (std::int64_t i = 0; i < rows; i += kTileRows) {
       const std::int64_t height = std::min(kTileRows, rows - i);
-      run_tile<T>(height, std::min<std::int64_t>(2, (columns - j) / kLanes),
-                  TileCall<T>{.a = {a.data + i * a.row_stride, a.row_stride, a.k_stride},
-                              .b = b.data + j * b.depth,
-                              .strip_stride = b.depth * kLanes,
-                              .c = c + i * row_stride + j,
-                              .row_stride = row_stride,
-                              .k = k_range(i, i + height - 1, j),
-                              .add = add});
+      const Extent e = extent(i, i + height - 1);
+      const std::int64_t vectors = std::min(detail::kTileVectors, (e.columns - j) / kLanes<T>);
+      if (vectors <= 0) continue;
+      detail::multiply_tile(detail::Tile<T>{.k = std::max<std::int64_t>(0, e.end - e.begin),
+                                            .a = a.data + i * a.row_stride + e.begin * a.k_stride,
+                                            .a_row = a.row_stride,
+                                            .a_step = a.k_stride,
+                                            .b = strip + e.begin * b.row_stride,
+                                            .b_step = b.row_stride,
+                                            .c = c + i * row_stride,
+                                            .ldc = row_stride,
+                                            .add = add},
+                            height, vectors);
     }
   }
 }
 
-// A matrix whose rows are summed with weights: in strips for product(), and where it lies for the per-element path.
+// Rows that are summed with weights: padded for product(), and where they lie for the sum element by element.
 template <class T>
 struct PackedRows {
-  Strips<T> strips;
+  Right<T> padded;
   const T* source = nullptr;
   std::int64_t source_stride = 0;
   bool finite = true;
 };
 
-// Packs x [rows, columns] into `out` (rows * round_to_lanes(columns) elements).
+// Packs x [rows, columns] into `out` (rows * whole_vectors(columns) elements).
 template <class T>
 PackedRows<T> pack_rows(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* out) {
-  constexpr std::int64_t kLanes = simd::kLanes<T>;
-  const T* const packed = out;
+  const std::int64_t width = whole_vectors<T>(columns);
   simd::Vec<T> check{};  // x - x is 0 for finite x and NaN for all others
-  for (std::int64_t j = 0; j < columns; j += kLanes) {
-    const std::int64_t count = std::min(kLanes, columns - j);
-    for (std::int64_t i = 0; i < rows; ++i, out += kLanes) {
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < width; j += kLanes<T>) {
       const T* from = x + i * stride + j;
-      const simd::Vec<T> v = count == kLanes ? simd::load(from) : simd::load_partial(from, count);
+      const std::int64_t count = columns - j;
+      const simd::Vec<T> v = count >= kLanes<T> ? simd::load(from) : simd::load_partial(from, count);
       check += v - v;
-      simd::store(out, v);
+      simd::store(out + i * width + j, v);
     }
   }
-  return {{packed, rows}, x, stride, simd::sum(check) == T(0)};
+  return {{out, width, kTileColumns<T>}, x, stride, simd::sum(check) == T(0)};
 }
 
-// Packs the transpose of x [rows, columns] into `out` (columns * round_to_lanes(rows) elements).
+// Packs the transpose of x [rows, columns] into `out` (columns * round_up(rows, kTileColumns) elements).
 template <class T>
-Strips<T> pack_transposed(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* out) {
-  constexpr std::int64_t kLanes = simd::kLanes<T>;
-  for (std::int64_t i = 0; i < rows; i += kLanes) {
-    T* strip = out + i * columns;
-    const std::int64_t count = std::min(kLanes, rows - i);
-    if (count < kLanes) std::fill_n(strip, kLanes * columns, T(0));
-    for (std::int64_t lane = 0; lane < count; ++lane) {
-      const T* from = x + (i + lane) * stride;
-      for (std::int64_t j = 0; j < columns; ++j) strip[j * kLanes + lane] = from[j];
-    }
-  }
-  return {out, columns};
+Right<T> pack_columns(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* out) {
+  for (std::int64_t i = 0; i < rows; i += kTileColumns<T>)
+    detail::pack_transposed(x + i * stride, stride, columns, std::min(kTileColumns<T>, rows - i), kTileColumns<T>,
+                            out + i * columns);
+  return {out, kTileColumns<T>, columns * kTileColumns<T>};
 }
 
 // c[i, :] (+)= sum over k of a(i, k) b[k, :], as product() does. If b holds NaN or inf, the sum visits only the k for
 // which visible(i, k), since a weight of zero would not silence them.
-template <class T, class KRange, class Visible>
-void weighted_sum(std::int64_t rows, std::int64_t columns, const Matrix<T>& a, const PackedRows<T>& b, T* c,
-                  std::int64_t row_stride, bool add, KRange&& k_range, Visible&& visible) {
-  if (b.finite) return product(rows, round_to_lanes<T>(columns), a, b.strips, c, row_stride, add, k_range);
+template <class T, class ExtentOf, class Visible>
+void weighted_sum(std::int64_t rows, std::int64_t columns, const Left<T>& a, const PackedRows<T>& b, T* c,
+                  std::int64_t row_stride, bool add, ExtentOf&& extent, Visible&& visible) {
+  if (b.finite) return product(rows, columns, a, b.padded, c, row_stride, add, extent);
   for (std::int64_t i = 0; i < rows; ++i) {
     T* sum = c + i * row_stride;
     if (!add) std::fill_n(sum, columns, T(0));
-    const Range range = k_range(i, i, 0);
-    for (std::int64_t k = range.begin; k < range.end; ++k) {
+    const Extent e = extent(i, i);
+    for (std::int64_t k = e.begin; k < e.end; ++k) {
       if (!visible(i, k)) continue;
       const T weight = a.data[i * a.row_stride + k * a.k_stride];
       const T* row = b.source + k * b.source_stride;
@@ -167,12 +117,11 @@ void weighted_sum(std::int64_t rows, std::int64_t columns, const Matrix<T>& a, c
 
 template <class T>
 T dot(const T* a, const T* b, std::int64_t n) {
-  constexpr std::int64_t kLanes = simd::kLanes<T>;
   simd::Vec<T> sum{};
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) sum += simd::load(a + i) * simd::load(b + i);
+  for (; i + kLanes<T> <= n; i += kLanes<T>) sum += simd::load(a + i) * simd::load(b + i);
   if (i < n) sum += simd::load_partial(a + i, n - i) * simd::load_partial(b + i, n - i);
   return simd::sum(sum);
 }
 
-}  // namespace tapestry::tile
+}  // namespace tapestry::cpu::attn
