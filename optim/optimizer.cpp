@@ -17,7 +17,7 @@ bool finite_and_not_negative(double value) { return std::isfinite(value) && valu
 }  // namespace
 
 std::vector<ParameterGroup> decay_matrices_only(std::vector<NamedParameter> parameters) {
-  ParameterGroup matrices, others{.parameters = {}, .weight_decay = 0};
+  ParameterGroup matrices, others{.weight_decay = 0};
   for (NamedParameter& p : parameters)
     (p.parameter->shape().rank() >= 2 ? matrices : others).parameters.push_back(std::move(p));
   std::vector<ParameterGroup> groups;

@@ -20,7 +20,7 @@ namespace tapestry {
 
 // Parameters that share settings. An unset weight_decay is the optimizer's own.
 struct ParameterGroup {
-  std::vector<NamedParameter> parameters;
+  std::vector<NamedParameter> parameters = {};
   double lr_scale = 1;
   std::optional<double> weight_decay = {};
 };

@@ -18,9 +18,9 @@ namespace tapestry {
 
 // What is saved besides tensors. Plain text and numbers, so that any tool can read them.
 struct RunState {
-  std::map<std::string, std::string> config;     // options of the run and of the model; UTF-8
-  std::map<std::string, std::int64_t> counters;  // "step", "micro_step", ...: exact integers
-  std::map<std::string, double> numbers;         // "best_val_loss", ...: kept bit for bit
+  std::map<std::string, std::string> config = {};     // options of the run and of the model; UTF-8
+  std::map<std::string, std::int64_t> counters = {};  // "step", "micro_step", ...: exact integers
+  std::map<std::string, double> numbers = {};         // "best_val_loss", ...: kept bit for bit
 };
 
 // 128-bit xxHash of every parameter's and buffer's name, shape, dtype and bits, as 32 hexadecimal digits.
