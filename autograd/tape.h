@@ -56,8 +56,7 @@ class Tape {
             detail::Closure closure, Var* results);
 
  private:
-  friend class NoGrad;
-  struct Slot;
+  friend class Var;
   void run_records();
   void abandon() noexcept;
 

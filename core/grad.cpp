@@ -10,7 +10,7 @@ StridedLayout packed(const Shape& shape) { return {0, shape.strides()}; }
 
 bool Grad::claim() const {
   GradSlot& slot = *slot_;
-  ++slot.writes;
+  count_write();
   const bool add = std::exchange(slot.set, true);
   if (!slot.tensor) {
     slot.tensor = empty(slot.shape, slot.dtype, slot.device);
@@ -28,7 +28,7 @@ void Grad::pass(const Tensor& dy) const {
   if (!slot.set && !slot.pinned) {
     slot.tensor = dy;
     slot.set = true;
-    ++slot.writes;
+    count_write();
     return;
   }
   const StridedLayout layout = packed(slot.shape);

@@ -11,15 +11,15 @@ struct GradSlot {
   Shape shape;    // of the value, and so of the gradient
   DType dtype = DType::f32;
   Device device = Device::cpu;
-  bool set = false;         // false: the next write assigns, true: it adds
-  bool pinned = false;      // the tensor lives in a flat buffer and must not be replaced
-  std::uint8_t writes = 0;  // claims and passes since the running record began
+  bool set = false;     // false: the next write assigns, true: it adds
+  bool pinned = false;  // the tensor lives in a flat buffer and must not be replaced
 };
 
 class Grad {
  public:
   Grad() = default;
-  explicit Grad(GradSlot* slot) : slot_(slot) {}
+  // `writes` counts claims and passes, for whoever checks that there was exactly one.
+  explicit Grad(GradSlot* slot, std::uint8_t* writes = nullptr) : slot_(slot), writes_(writes) {}
 
   // False where nobody wants this gradient: skip the work.
   explicit operator bool() const { return slot_ != nullptr; }
@@ -41,7 +41,11 @@ class Grad {
   void pass(const Tensor& dy) const;
 
  private:
+  void count_write() const {
+    if (writes_) ++*writes_;
+  }
   GradSlot* slot_ = nullptr;
+  std::uint8_t* writes_ = nullptr;
 };
 
 }  // namespace tapestry

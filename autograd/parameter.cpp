@@ -1,0 +1,64 @@
+#include "autograd/parameter.h"
+
+namespace tapestry {
+
+namespace {
+
+// The gradient has the value's shape, dtype and device, and starts unset.
+void reset_gradient(detail::ParameterState& state) {
+  state.grad = GradSlot{};
+  state.grad.shape = state.value.shape();
+  state.grad.dtype = state.value.dtype();
+  state.grad.device = state.value.device();
+}
+
+}  // namespace
+
+Parameter::Parameter(const Shape& shape, DType dtype)
+    : Parameter([&] {
+        const MemoryScope scope(MemoryCategory::parameters);
+        return zeros(shape, dtype);
+      }()) {}
+
+Parameter::Parameter(Tensor value) : state_(std::make_shared<detail::ParameterState>()) {
+  TAP_CHECK(value && is_floating(value.dtype()), "parameter: needs a floating tensor, not ",
+            value ? name_of(value.dtype()) : "an empty handle");
+  state_->value = std::move(value);
+  reset_gradient(*state_);
+}
+
+const Tensor& Parameter::grad() const {
+  TAP_CHECK(has_grad(), "parameter: ", shape(), " has no gradient; call backward first");
+  return state_->grad.tensor;
+}
+
+void Parameter::assign(const Tensor& value) {
+  TAP_CHECK(value.shape() == shape(), "assign: the value is ", value.shape(), ", the parameter ", shape());
+  const WriterScope writer("Parameter::assign");
+  state_->value.copy_from(value);
+}
+
+void Parameter::to(DType dtype) {
+  if (dtype == this->dtype()) return;
+  TAP_CHECK(!packed(), "parameter: an optimizer holds it, so its dtype is fixed; create the optimizer afterwards");
+  const MemoryScope scope(MemoryCategory::parameters);
+  state_->value = state_->value.to(dtype);
+  reset_gradient(*state_);
+}
+
+void Parameter::to(Device device) {
+  if (device == state_->value.device()) return;
+  TAP_CHECK(!packed(), "parameter: an optimizer holds it, so its device is fixed; create the optimizer afterwards");
+  const MemoryScope scope(MemoryCategory::parameters);
+  state_->value = state_->value.to(device);
+  reset_gradient(*state_);
+}
+
+void tie(const Parameter& a, Parameter& b) {
+  TAP_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype(), "tie: parameters must be alike, not ", a.dtype(), " ",
+            a.shape(), " and ", b.dtype(), " ", b.shape());
+  TAP_CHECK(!b.packed() && !a.packed(), "tie: an optimizer holds a parameter; tie first, then create the optimizer");
+  b.state_ = a.state_;
+}
+
+}  // namespace tapestry
