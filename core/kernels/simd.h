@@ -1,8 +1,13 @@
 // Vectors of the machine's width from GCC's vector extensions: one source for every instruction set.
+// Code templated on A runs on float, double and their vectors alike; constants in it are written T(0.5) with
+// T = Element<A>, since a scalar combines with a vector of its own type.
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace tapestry::simd {
 
@@ -23,6 +28,25 @@ using Vec = typename VectorOf<T>::type;
 template <class T>
 inline constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
 
+template <class A>
+concept Vector = std::same_as<A, Vec<float>> || std::same_as<A, Vec<double>>;
+template <class A>
+concept Scalar = std::same_as<A, float> || std::same_as<A, double>;
+template <class A>
+concept Real = Vector<A> || Scalar<A>;
+
+// The type of one lane: float for float and Vec<float>.
+template <Real A>
+struct ElementOf {
+  using type = std::remove_cvref_t<decltype(A{}[0])>;
+};
+template <Scalar A>
+struct ElementOf<A> {
+  using type = A;
+};
+template <class A>
+using Element = typename ElementOf<A>::type;
+
 template <class T>
 inline Vec<T> load(const T* p) {
   Vec<T> v;
@@ -37,6 +61,14 @@ template <class T>
 inline Vec<T> splat(T x) {
   return x - Vec<T>{};
 }
+// x in every lane of an A.
+template <Real A>
+inline A constant(Element<A> x) {
+  if constexpr (Scalar<A>)
+    return x;
+  else
+    return splat(x);
+}
 
 // The first `count` lanes of p, the others `fill`: tails run through the same arithmetic as full vectors.
 template <class T>
@@ -48,6 +80,55 @@ inline Vec<T> load_partial(const T* p, std::int64_t count, T fill = T(0)) {
 template <class T>
 inline void store_partial(T* p, Vec<T> v, std::int64_t count) {
   std::memcpy(p, &v, static_cast<std::size_t>(count) * sizeof(T));
+}
+
+// Lane by lane: mask ? a : b. Masks come from comparisons (bool for scalars) and combine with & and |.
+template <class Mask, Real A>
+inline A select(Mask mask, A a, A b) {
+  return mask ? a : b;
+}
+template <class Mask, Vector A>
+inline A select(Mask mask, A a, Element<A> b) {
+  return mask ? a : splat(b);
+}
+template <class Mask, Vector A>
+inline A select(Mask mask, Element<A> a, A b) {
+  return mask ? splat(a) : b;
+}
+
+// The larger and the smaller of each lane; NaN where either is NaN.
+template <Real A>
+inline A max(A a, A b) {
+  return select((a > b) | (a != a), a, b);
+}
+template <Real A>
+inline A min(A a, A b) {
+  return select((a < b) | (a != a), a, b);
+}
+
+// Horizontal: combines the upper half of the lanes with the lower half until one is left. A fixed tree.
+template <int count, class T, class V, class Combine>
+inline T fold(V v, Combine combine) {
+  if constexpr (count == 1) {
+    return v[0];
+  } else {
+    typedef T Half __attribute__((vector_size(count / 2 * sizeof(T))));
+    Half lower, upper;
+    std::memcpy(&lower, &v, sizeof(lower));
+    std::memcpy(&upper, reinterpret_cast<const std::byte*>(&v) + sizeof(lower), sizeof(upper));
+    return fold<count / 2, T>(combine(lower, upper), combine);
+  }
+}
+template <Vector A>
+inline Element<A> sum(A v) {
+  using T = Element<A>;
+  return fold<kLanes<T>, T>(v, [](auto a, auto b) { return a + b; });
+}
+// The largest lane, NaN if any lane is.
+template <Vector A>
+inline Element<A> max(A v) {
+  using T = Element<A>;
+  return fold<kLanes<T>, T>(v, [](auto a, auto b) { return (a > b) | (a != a) ? a : b; });
 }
 
 }  // namespace tapestry::simd
