@@ -44,12 +44,13 @@ Var gelu_tanh(const Var& x);  // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), 
 inline Var operator-(const Var& x) { return neg(x); }
 
 // ---- reductions over any set of axes (negative counts from the end; none given means all)
-Var sum(const Var& x, std::vector<int> axes = {}, bool keepdim = false);   // over nothing: 0
-Var mean(const Var& x, std::vector<int> axes = {}, bool keepdim = false);  // over nothing: throws
+Var sum(const Var& x, Axes axes = {}, bool keepdim = false);   // over nothing: 0
+Var mean(const Var& x, Axes axes = {}, bool keepdim = false);  // over nothing: throws
 
 // ---- shape
-Var reshape(const Var& x, const Shape& shape);  // a view; one extent may be -1
-Var permute(const Var& x, std::vector<int> order);
+Var reshape(const Var& x, const Shape& shape);                           // a view
+Var reshape(const Var& x, std::initializer_list<std::int64_t> extents);  // the same; one extent may be -1
+Var permute(const Var& x, Axes order);                                   // axis i of the result is axis order[i] of x
 Var transpose(const Var& x, int axis_a = -2, int axis_b = -1);
 Var slice(const Var& x, int axis, std::int64_t begin, std::int64_t end);  // a copy of [begin, end)
 Var concat(std::span<const Var> parts, int axis);

@@ -47,6 +47,25 @@ class Shape {
 
 std::string to_text(const Shape& shape);  // "[2, 3]"
 
+// A few axis numbers, stored inline: {0, 2}, or all that a function takes.
+class Axes {
+ public:
+  Axes(std::initializer_list<int> axes) : Axes(std::span<const int>(axes.begin(), axes.size())) {}
+  explicit Axes(std::span<const int> axes) : size_(axes.size()) {
+    TAP_CHECK(size_ <= Shape::kMaxRank, "axes: at most ", Shape::kMaxRank, " can be named, not ", size_);
+    for (std::size_t i = 0; i < size_; ++i) axes_[i] = axes[i];
+  }
+  std::size_t size() const { return size_; }
+  const int* begin() const { return axes_.data(); }
+  const int* end() const { return axes_.data() + size_; }
+  int& operator[](std::size_t i) { return axes_[i]; }
+  int operator[](std::size_t i) const { return axes_[i]; }
+
+ private:
+  std::array<int, Shape::kMaxRank> axes_{};
+  std::size_t size_ = 0;
+};
+
 // The NumPy broadcast of two shapes; throws and names `op` where they do not fit.
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);
 

@@ -1,0 +1,57 @@
+#include "core/kernels/matmul.h"
+
+#include "autograd/ops.h"
+
+namespace tapestry {
+
+namespace {
+
+Shape leading(const Shape& s) { return Shape(s.dims().first(s.dims().size() - 2)); }
+
+// Strides over the batch axes of y, in matrices; 0 where the operand broadcasts.
+void batch_strides(const Shape& own, const Shape& batch, std::int64_t* strides) {
+  const auto packed = own.strides();
+  for (int i = 1; i <= batch.rank(); ++i)
+    strides[batch.rank() - i] = i > own.rank() || own[-i] == 1 ? 0 : packed[own.rank() - i];
+}
+
+MatmulLayout plan(const Var& a, const Var& b, bool transpose_a, bool transpose_b) {
+  const Shape &sa = a.shape(), &sb = b.shape();
+  TAP_CHECK(sa.rank() >= 2 && sb.rank() >= 2, "matmul: operands need rank 2 or more, not ", sa, " and ", sb,
+            "; reshape a vector to [1, n] or [n, 1]");
+  TAP_CHECK(a.dtype() == b.dtype(), "matmul: operands must have one dtype, not ", a.dtype(), " and ", b.dtype());
+  MatmulLayout l;
+  l.transpose_a = transpose_a;
+  l.transpose_b = transpose_b;
+  l.m = sa[transpose_a ? -1 : -2];
+  l.k = sa[transpose_a ? -2 : -1];
+  l.n = sb[transpose_b ? -2 : -1];
+  const std::int64_t k = sb[transpose_b ? -1 : -2];
+  TAP_CHECK(l.k == k, "matmul: the inner extents must be equal, but ", sa, transpose_a ? " (transposed)" : "", " x ",
+            sb, transpose_b ? " (transposed)" : "", " has ", l.k, " and ", k);
+  l.batch = broadcast("matmul", leading(sa), leading(sb));
+  batch_strides(leading(sa), l.batch, l.stride_a);
+  batch_strides(leading(sb), l.batch, l.stride_b);
+  return l;
+}
+
+}  // namespace
+
+Var matmul(const Var& a, const Var& b, bool transpose_a, bool transpose_b) {
+  const MatmulLayout layout = plan(a, b, transpose_a, transpose_b);
+  std::array<std::int64_t, Shape::kMaxRank> dims{};
+  const std::size_t rank = layout.batch.dims().size() + 2;
+  std::copy(layout.batch.dims().begin(), layout.batch.dims().end(), dims.begin());
+  dims[rank - 2] = layout.m;
+  dims[rank - 1] = layout.n;
+  Tensor y = empty(Shape(std::span<const std::int64_t>(dims.data(), rank)), a.dtype(), a.device());
+  TAP_DISPATCH(matmul_forward, a.value(), b.value(), layout, y);
+  return record(
+      "matmul", y,
+      [a = save(a), b = save(b), layout](const Tensor& dy, Grad da, Grad db) {
+        TAP_DISPATCH(matmul_backward, dy, a(), b(), layout, da, db);
+      },
+      a, b);
+}
+
+}  // namespace tapestry
