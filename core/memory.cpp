@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "core/instruction_set.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #else
@@ -125,6 +127,9 @@ Pool& pool() {
   static Pool* const instance = new Pool;
   return *instance;
 }
+
+// Every program that holds a tensor also holds the check that runs before main.
+[[gnu::used]] void (*const start_check)() = &require_instruction_set;
 
 thread_local bool thread_ended = false;  // trivially destructible, so readable after the cache is gone
 

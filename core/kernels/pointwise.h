@@ -1,6 +1,6 @@
-// Pointwise functions: one formula each, shared by every device and element type. A is double, float or a vector of
-// them; functions such as exp come from core/kernels/simd.h. f is the function, df its derivative from input and
-// output. kSaves says which of the two df reads, so only that one is kept for backward.
+// Pointwise functions: one formula each (core/kernels/pointwise_formulas.h), shared by every device and element type.
+// A is double, float or a vector of them; functions such as exp come from core/kernels/simd_math.h. f is the function,
+// df its derivative. kSaves says from which value df is computed, so only that one is kept for backward.
 #pragma once
 
 #include "core/kernels/kernel.h"
@@ -23,7 +23,7 @@ enum class Saves { nothing, input, output };
   X(gelu, Gelu)          \
   X(gelu_tanh, GeluTanh)
 
-// saved is x, y or empty, as the formula's kSaves says.
+// saved is x, y or empty, as formula::Formula::kSaves says.
 #define TAP_DECLARE_UNARY(name, Formula)                 \
   TAP_KERNEL(name##_forward, const Tensor& x, Tensor& y) \
   TAP_KERNEL(name##_backward, const Tensor& dy, const Tensor& saved, Grad dx)
@@ -36,8 +36,9 @@ TAP_UNARY_OPS(TAP_DECLARE_UNARY)
   X(mul, Mul)             \
   X(div, Div)
 
-// y has the broadcast shape of a and b. In backward a and b may be empty handles where the formula does not read them,
-// so shapes come from the arguments; a gradient is summed over the axes that its operand broadcast along.
+// y has the broadcast shape of a and b. In backward an operand may be an empty handle where neither gradient wanted
+// reads it (formula::Formula::kDaReads and kDbReads), so shapes come from the arguments; a gradient is summed over the
+// axes that its operand broadcast along.
 #define TAP_DECLARE_BINARY(name, Formula)                                                               \
   TAP_KERNEL(name##_forward, const Tensor& a, const Tensor& b, Tensor& y)                               \
   TAP_KERNEL(name##_backward, const Tensor& dy, const Tensor& a, const Tensor& b, const Shape& a_shape, \

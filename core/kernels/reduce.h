@@ -11,4 +11,11 @@ TAP_KERNEL(sum_forward, const Tensor& x, const Shape& kept, double scale, Tensor
 // dx = scale * dy broadcast from kept to x's shape.
 TAP_KERNEL(sum_backward, const Tensor& dy, const Shape& kept, double scale, Grad dx)
 
+namespace cpu {
+// The same sum on raw memory: target = scale * sum, or += with `add`. kept is aligned with `shape` at the last axis.
+// Instantiated for float and double.
+template <class T>
+void sum_into(const T* x, const Shape& shape, const Shape& kept, double scale, T* target, bool add);
+}  // namespace cpu
+
 }  // namespace tapestry

@@ -1,0 +1,13 @@
+// The instruction set this build needs, and whether this machine has it.
+#pragma once
+
+namespace tapestry {
+
+// Runs by itself before main: a program on a lesser machine ends with a message instead of an illegal instruction.
+// Exit code 1.
+void require_instruction_set();
+
+// "x86-64-v4 avx512_bf16 ..." of the running machine, for `tapestry info`.
+const char* machine_instruction_set();
+
+}  // namespace tapestry

@@ -1,0 +1,120 @@
+// CPU side of the pointwise functions: every one is its formula handed to map(). Nothing is kept beside what the
+// formula says. A gradient over broadcast axes is made in full in a scratch tensor and then summed (see reduce.h),
+// except where it is a plain multiple of dy, which is summed directly.
+#include "core/kernels/pointwise.h"
+
+#include "core/kernels/pointwise_formulas.h"
+#include "core/kernels/pointwise_map.h"
+#include "core/kernels/reduce.h"
+
+namespace tapestry::cpu {
+namespace {
+
+template <class Formula>
+void unary_forward(const char* op, const Tensor& x, Tensor& y) {
+  TAP_CHECK(x.shape() == y.shape(), op, ": x ", x.shape(), " and y ", y.shape(), " must have one shape");
+  visit_float(op, x.dtype(), [&]<class T>(TypeTag<T>) {
+    map<T>(x.shape(), y.mutable_data<T>(), false, {map_input<T>(x, x.shape())},
+           [](simd::Vec<T> v) { return Formula::f(v); });
+  });
+}
+
+template <class Formula>
+void unary_backward(const char* op, const Tensor& dy, const Tensor& saved, Grad dx) {
+  if (!dx) return;
+  const Shape& shape = dx.shape();
+  TAP_CHECK(dy.shape() == shape, op, ": dy ", dy.shape(), " and dx ", shape, " must have one shape");
+  visit_float(op, dy.dtype(), [&]<class T>(TypeTag<T>) {
+    const bool add = dx.claim();
+    if constexpr (Formula::kSaves == Saves::nothing) {
+      map<T>(shape, dx.data<T>(), add, {map_input<T>(dy, shape)}, [](simd::Vec<T> g) { return g * Formula::df(g); });
+    } else {
+      TAP_CHECK(saved.shape() == shape, op, ": the saved value ", saved.shape(), " must have the shape ", shape);
+      map<T>(shape, dx.data<T>(), add, {map_input<T>(dy, shape), map_input<T>(saved, shape)},
+             [](simd::Vec<T> g, simd::Vec<T> v) { return g * Formula::df(v); });
+    }
+  });
+}
+
+template <class Formula>
+void binary_forward(const char* op, const Tensor& a, const Tensor& b, Tensor& y) {
+  const Shape& shape = y.shape();
+  TAP_CHECK(broadcast(op, a.shape(), b.shape()) == shape, op, ": y must have the broadcast shape of a ", a.shape(),
+            " and b ", b.shape(), ", not ", shape);
+  visit_float(op, y.dtype(), [&]<class T>(TypeTag<T>) {
+    map<T>(shape, y.mutable_data<T>(), false, {map_input<T>(a, shape), map_input<T>(b, shape)},
+           [](simd::Vec<T> u, simd::Vec<T> v) { return Formula::f(u, v); });
+  });
+}
+
+// One of the two gradients: `target` = or += derivative(dy, a, b), summed over the axes that its operand broadcast.
+template <class T, class Derivative>
+void operand_gradient(formula::Reads reads, const Tensor& dy, const Tensor& a, const Tensor& b, Grad target,
+                      Derivative derivative) {
+  if (!target) return;
+  const Shape &shape = dy.shape(), &own = target.shape();
+  const bool add = target.claim(), whole = own.numel() == shape.numel();
+  T* out = target.data<T>();
+  if (!whole && !reads.a && !reads.b)
+    return sum_into(dy.data<T>(), shape, own, static_cast<double>(derivative(T(1), T(0), T(0))), out, add);
+  // dy stands in for an operand that is not read.
+  const auto map_to = [&](T* to, bool add_to) {
+    map<T>(shape, to, add_to,
+           {map_input<T>(dy, shape), map_input<T>(reads.a ? a : dy, shape), map_input<T>(reads.b ? b : dy, shape)},
+           derivative);
+  };
+  if (whole) return map_to(out, add);
+  Tensor full = empty_like(dy);
+  map_to(full.mutable_data<T>(), false);
+  sum_into(full.data<T>(), shape, own, 1.0, out, add);
+}
+
+template <class Formula>
+void binary_backward(const char* op, const Tensor& dy, const Tensor& a, const Tensor& b, const Shape& a_shape,
+                     const Shape& b_shape, Grad da, Grad db) {
+  TAP_CHECK(broadcast(op, a_shape, b_shape) == dy.shape(), op, ": dy must have the broadcast shape of a ", a_shape,
+            " and b ", b_shape, ", not ", dy.shape());
+  visit_float(op, dy.dtype(), [&]<class T>(TypeTag<T>) {
+    operand_gradient<T>(Formula::kDaReads, dy, a, b, da, [](auto g, auto u, auto v) { return Formula::da(g, u, v); });
+    operand_gradient<T>(Formula::kDbReads, dy, a, b, db, [](auto g, auto u, auto v) { return Formula::db(g, u, v); });
+  });
+}
+
+}  // namespace
+
+#define TAP_DEFINE_UNARY(name, Formula)                                                             \
+  void name##_forward(const Tensor& x, Tensor& y) { unary_forward<formula::Formula>(#name, x, y); } \
+  void name##_backward(const Tensor& dy, const Tensor& saved, Grad dx) {                            \
+    unary_backward<formula::Formula>(#name, dy, saved, dx);                                         \
+  }
+TAP_UNARY_OPS(TAP_DEFINE_UNARY)
+#undef TAP_DEFINE_UNARY
+
+#define TAP_DEFINE_BINARY(name, Formula)                                                                               \
+  void name##_forward(const Tensor& a, const Tensor& b, Tensor& y) {                                                   \
+    binary_forward<formula::Formula>(#name, a, b, y);                                                                  \
+  }                                                                                                                    \
+  void name##_backward(const Tensor& dy, const Tensor& a, const Tensor& b, const Shape& a_shape, const Shape& b_shape, \
+                       Grad da, Grad db) {                                                                             \
+    binary_backward<formula::Formula>(#name, dy, a, b, a_shape, b_shape, da, db);                                      \
+  }
+TAP_BINARY_OPS(TAP_DEFINE_BINARY)
+#undef TAP_DEFINE_BINARY
+
+void affine_forward(const Tensor& x, double factor, double offset, Tensor& y) {
+  visit_float("affine", x.dtype(), [&]<class T>(TypeTag<T>) {
+    map<T>(x.shape(), y.mutable_data<T>(), false, {map_input<T>(x, x.shape())},
+           [f = T(factor), o = T(offset)](simd::Vec<T> v) { return v * f + o; });
+  });
+}
+
+void affine_backward(const Tensor& dy, double factor, Grad dx) {
+  if (!dx) return;
+  visit_float("affine", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    const bool add = dx.claim();
+    map<T>(dy.shape(), dx.data<T>(), add, {map_input<T>(dy, dy.shape())},
+           [f = T(factor)](simd::Vec<T> g) { return g * f; });
+  });
+}
+
+}  // namespace tapestry::cpu
