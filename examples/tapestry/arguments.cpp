@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
@@ -23,13 +24,6 @@ std::string trimmed(const std::string& text) {
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
-}
-
-std::vector<std::string> option_names(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames()) names.push_back(name);
-  return names;
 }
 
 void check_known(const std::string& name, const std::vector<std::string>& known, const std::string& what) {
@@ -80,10 +74,61 @@ std::string config_path(const Arguments& args) {
 
 }  // namespace
 
-bool parse(CLI::App& app, const Arguments& args) {
-  for (CLI::Option* option : app.get_options())
-    if (option != app.get_help_ptr()) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  const std::vector<std::string> known = option_names(app);
+struct Options::Impl {
+  CLI::App app;
+  std::string group = "Options";
+
+  CLI::Option* configure(CLI::Option* option) {
+    return option->group(group)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+  const CLI::Option* find(const std::string& name) const { return app.get_option_no_throw("--" + name); }
+  std::vector<const CLI::Option*> options() const {  // without --help
+    std::vector<const CLI::Option*> result;
+    for (const CLI::Option* option : app.get_options())
+      if (option != app.get_help_ptr()) result.push_back(option);
+    return result;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> result = {"help"};
+    for (const CLI::Option* option : options()) result.push_back(option->get_lnames()[0]);
+    return result;
+  }
+};
+
+Options::Options(std::string command, std::string summary) : impl_(new Impl{CLI::App(summary, command)}) {}
+Options::~Options() = default;
+
+void Options::group(std::string heading) { impl_->group = std::move(heading); }
+
+template <class T>
+void Options::add(const std::string& name, T& value, const std::string& help) {
+  impl_->configure(impl_->app.add_option("--" + name, value, help)->capture_default_str());
+}
+template void Options::add(const std::string&, std::string&, const std::string&);
+template void Options::add(const std::string&, std::int64_t&, const std::string&);
+template void Options::add(const std::string&, std::uint64_t&, const std::string&);
+template void Options::add(const std::string&, int&, const std::string&);
+template void Options::add(const std::string&, double&, const std::string&);
+template void Options::add(const std::string&, bool&, const std::string&);
+
+void Options::add_flag(const std::string& name, bool& value, const std::string& help) {
+  impl_->configure(impl_->app.add_flag("--" + name, value, help));
+}
+
+bool Options::contains(const std::string& name) const { return impl_->find(name) != nullptr; }
+bool Options::given(const std::string& name) const { return contains(name) && impl_->find(name)->count() > 0; }
+
+std::map<std::string, std::string> Options::values() const {
+  std::map<std::string, std::string> result;
+  for (const CLI::Option* option : impl_->options()) {
+    const auto& given = option->results();
+    result[option->get_lnames()[0]] = given.empty() ? option->get_default_str() : given.back();
+  }
+  return result;
+}
+
+bool Options::parse(const Arguments& args) {
+  const std::vector<std::string> known = impl_->names();
   Arguments all;
   for (const std::string& arg : args) {
     all.push_back(normalised(arg));
@@ -97,9 +142,9 @@ bool parse(CLI::App& app, const Arguments& args) {
   }
   std::reverse(all.begin(), all.end());  // as CLI11 wants them
   try {
-    app.parse(all);
+    impl_->app.parse(all);
   } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
+    std::cout << impl_->app.help();
     return false;
   } catch (const CLI::ParseError& e) {
     std::string text = e.what();
@@ -107,16 +152,6 @@ bool parse(CLI::App& app, const Arguments& args) {
     throw UsageError(text);
   }
   return true;
-}
-
-std::map<std::string, std::string> option_values(const CLI::App& app) {
-  std::map<std::string, std::string> values;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option == app.get_help_ptr() || option->get_lnames().empty()) continue;
-    const auto& given = option->results();
-    values[option->get_lnames()[0]] = given.empty() ? option->get_default_str() : given.back();
-  }
-  return values;
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {

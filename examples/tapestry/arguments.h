@@ -1,9 +1,11 @@
 // Command-line handling on top of CLI11: '-' and '_' are alike, a config file counts as options that come first, what
-// is unknown gets a suggestion, and every mistake is a UsageError.
+// is unknown gets a suggestion, and every mistake is a UsageError. CLI11 itself stays in arguments.cpp: it is slow to
+// compile.
 #pragma once
 
-#include <CLI/App.hpp>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -18,13 +20,31 @@ class UsageError : public std::runtime_error {
 
 using Arguments = std::vector<std::string>;
 
-// Parses `args` into the variables bound to app's options; later options win. If app has the option --config, the
-// file's lines `key = value` ('#' starts a comment) count as options before all others. Returns false when help was
-// asked for and printed.
-bool parse(CLI::App& app, const Arguments& args);
+// The options of one subcommand. Names are written with underscores and without dashes.
+class Options {
+ public:
+  Options(std::string command, std::string summary);
+  ~Options();
 
-// What every option was set to or left at, by name without dashes; parse() takes it back as `--name=value`.
-std::map<std::string, std::string> option_values(const CLI::App& app);
+  void group(std::string heading);  // of what is added from here on
+  // Binds `value`; what it holds now is the default. T: std::string, std::int64_t, std::uint64_t, int, double, bool.
+  template <class T>
+  void add(const std::string& name, T& value, const std::string& help);
+  void add_flag(const std::string& name, bool& value, const std::string& help);
+
+  // Sets the bound variables; later options win. If there is an option "config", that file's lines `key = value` ('#'
+  // starts a comment) count as options before all others. Returns false when help was asked for and printed.
+  bool parse(const Arguments& args);
+
+  bool contains(const std::string& name) const;
+  bool given(const std::string& name) const;  // by the last parse
+  // What every option was set to or left at; parse() takes it back as `--name=value`.
+  std::map<std::string, std::string> values() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 // The candidate closest to `word` if it is close enough to be meant, else "".
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates);

@@ -1,8 +1,6 @@
 // tapestry gradcheck: the gradient-check catalogue of tests/cases, one line a row.
 #include <fmt/format.h>
 
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <cstdio>
 
 #include "commands.h"
@@ -13,10 +11,11 @@ namespace tapestry::command {
 int gradcheck(const Arguments& args) {
   std::string filter;
   bool list = false;
-  CLI::App app("Check the gradient of every op and layer against finite differences in double.", "tapestry gradcheck");
-  app.add_option("--filter", filter, "only rows whose name contains this text");
-  app.add_flag("--list", list, "show the rows without running them");
-  if (!parse(app, args)) return 0;
+  Options parser("tapestry gradcheck",
+                 "Check the gradient of every op and layer against finite differences in double.");
+  parser.add("filter", filter, "only rows whose name contains this text");
+  parser.add_flag("list", list, "show the rows without running them");
+  if (!parser.parse(args)) return 0;
 
   int passed = 0, failed = 0, skipped = 0;
   std::vector<std::string> covered;

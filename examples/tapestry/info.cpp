@@ -1,9 +1,6 @@
 // tapestry info: what this build is and what it runs on.
 #include <fmt/format.h>
 
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
-
 #include "commands.h"
 #include "core/instruction_set.h"
 #include "core/io/hdf5_file.h"
@@ -13,8 +10,8 @@
 namespace tapestry::command {
 
 int info(const Arguments& args) {
-  CLI::App app("Show version, instruction set, threads and libraries.", "tapestry info");
-  if (!parse(app, args)) return 0;
+  Options parser("tapestry info", "Show version, instruction set, threads and libraries.");
+  if (!parser.parse(args)) return 0;
   fmt::print("version          {}\n", kVersion);
   fmt::print("compiler         g++ {} ({} build)\n", __VERSION__, kBuildType);
   fmt::print("instruction set  built for {}, this machine has {}\n", kArch, machine_instruction_set());

@@ -1,8 +1,6 @@
 // tapestry sample: writes text with a trained checkpoint.
 #include <fmt/format.h>
 
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <cstdio>
 
 #include "commands.h"
@@ -15,23 +13,22 @@
 namespace tapestry::command {
 
 int sample(const Arguments& args) {
-  std::string checkpoint = "out/checkpoint.h5", prompt = "\n";
+  std::string checkpoint = "out/checkpoint.h5", prompt;
   std::int64_t tokens = 500;
   int threads = 0;
   SamplingOptions options;
-  CLI::App app("Write text with a trained checkpoint.", "tapestry sample");
-  app.add_option("--checkpoint", checkpoint, "file that tapestry train wrote")->capture_default_str();
-  app.add_option("--prompt", prompt, "text to continue (default: a new line)");
-  app.add_option("--tokens", tokens, "tokens to write")->capture_default_str();
-  app.add_option("--temperature", options.temperature, "0: always the likeliest")->capture_default_str();
-  app.add_option("--top_k", options.top_k, "only the k likeliest tokens; 0: all")->capture_default_str();
-  app.add_option("--top_p", options.top_p, "only the likeliest tokens that together reach p")->capture_default_str();
-  app.add_option("--seed", options.seed, "the same seed writes the same text")->capture_default_str();
-  app.add_option("--threads", threads, "0: all processors")->capture_default_str();
-  if (!parse(app, args)) return 0;
+  Options parser("tapestry sample", "Write text with a trained checkpoint.");
+  parser.add("checkpoint", checkpoint, "file that tapestry train wrote");
+  parser.add("prompt", prompt, "text to continue; empty: from a new line");
+  parser.add("tokens", tokens, "tokens to write");
+  parser.add("temperature", options.temperature, "0: always the likeliest");
+  parser.add("top_k", options.top_k, "only the k likeliest tokens; 0: all");
+  parser.add("top_p", options.top_p, "only the likeliest tokens that together reach p");
+  parser.add("seed", options.seed, "the same seed writes the same text");
+  parser.add("threads", threads, "0: all processors");
+  if (!parser.parse(args)) return 0;
   if (tokens < 0) throw UsageError(fmt::format("--tokens must be 0 or more, not {}", tokens));
   if (threads < 0) throw UsageError(fmt::format("--threads must be 0 or more, not {}", threads));
-  if (prompt.empty()) throw UsageError("--prompt must not be empty; leave it out to start from a new line");
   try {
     options.check();
   } catch (const Error& e) {
@@ -46,7 +43,7 @@ int sample(const Arguments& args) {
   Gpt model(model_config(run.config, tokenizer->vocabulary()), 0);
   load_training_state(checkpoint, model, nullptr);
 
-  const std::vector<std::int32_t> ids = tokenizer->encode(prompt);
+  const std::vector<std::int32_t> ids = tokenizer->encode(prompt.empty() ? "\n" : prompt);
   fmt::print("{}", prompt);
   generate(model, ids, tokens, options, [&](std::int32_t id) {
     fmt::print("{}", tokenizer->decode({id}));

@@ -1,9 +1,6 @@
 // tapestry train: text file in, checkpoint out.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -228,14 +225,14 @@ int train(const Arguments& given) {
   // With --resume the second round starts from the checkpoint's options.
   for (int round = 0;; ++round) {
     options = TrainOptions();
-    CLI::App app("Train a small GPT on a text file.", "tapestry train");
-    add_options(app, options);
-    if (!parse(app, args)) return 0;
-    values = option_values(app);
+    Options parser("tapestry train", "Train a small GPT on a text file.");
+    add_options(parser, options);
+    if (!parser.parse(args)) return 0;
+    values = parser.values();
     if (round == 1 || !options.resume) break;
     TAP_CHECK(std::filesystem::exists(options.checkpoint()), options.checkpoint(),
               ": does not exist, so there is nothing to resume; leave out --resume to start");
-    take_over(read_run_state(options.checkpoint()).config, app, args);
+    take_over(read_run_state(options.checkpoint()).config, parser, args);
   }
   if (options.data.empty()) throw UsageError("--data is missing: name the UTF-8 text file to learn from");
   values["data"] = options.data = std::filesystem::absolute(options.data).string();

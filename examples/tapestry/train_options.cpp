@@ -2,47 +2,47 @@
 
 #include <fmt/format.h>
 
-#include <CLI/Config.hpp>
-#include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <cmath>
 
 namespace tapestry::command {
 
-void add_options(CLI::App& app, TrainOptions& o) {
-  const auto add = [&](const char* group, const char* name, auto& value, const char* help) {
-    app.add_option(name, value, help)->capture_default_str()->group(group);
-  };
-  add("Files", "--data", o.data, "UTF-8 text to learn from");
-  add("Files", "--out_dir", o.out_dir, "folder for checkpoint.h5 and metrics.jsonl");
-  add("Files", "--config", o.config, "file of lines 'key = value' with these option names");
-  app.add_flag("--resume", o.resume, "continue from out_dir/checkpoint.h5")->group("Files");
-  add("Files", "--tokenizer", o.tokenizer, "char or byte");
-  add("Model", "--n_layer", o.n_layer, "transformer blocks");
-  add("Model", "--n_head", o.n_head, "attention heads; must divide n_embd");
-  add("Model", "--n_embd", o.n_embd, "width");
-  add("Model", "--block_size", o.block_size, "tokens of context");
-  add("Model", "--dropout", o.dropout, "probability of dropping, 0 to 1");
-  add("Model", "--bias", o.bias, "biases in linear layers");
-  add("Model", "--norm", o.norm, "pre or post: where LayerNorm sits");
-  add("Model", "--activation", o.activation, "gelu_tanh, gelu, relu or silu");
-  add("Training", "--batch_size", o.batch_size, "sequences in a micro-batch");
-  add("Training", "--gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches in a step");
-  add("Training", "--max_iters", o.max_iters, "steps");
-  add("Training", "--learning_rate", o.learning_rate, "peak rate");
-  add("Training", "--min_lr", o.min_lr, "rate at the end of the decay");
-  add("Training", "--warmup_iters", o.warmup_iters, "steps of linear warm-up");
-  add("Training", "--lr_decay_iters", o.lr_decay_iters, "steps until min_lr; -1 means max_iters");
-  add("Training", "--weight_decay", o.weight_decay, "decoupled, on matrices only");
-  add("Training", "--beta1", o.beta1, "AdamW's first moment");
-  add("Training", "--beta2", o.beta2, "AdamW's second moment");
-  add("Training", "--grad_clip", o.grad_clip, "largest gradient norm; 0 means no clipping");
-  add("Training", "--seed", o.seed, "of weights, batches and dropout");
-  add("Run", "--threads", o.threads, "0 means all processors; results do not depend on it");
-  add("Run", "--time_budget", o.time_budget, "stop after this long, such as 120s, 2m or 1h; 0 means no limit");
-  add("Run", "--eval_interval", o.eval_interval, "steps between evaluations");
-  add("Run", "--eval_iters", o.eval_iters, "validation batches in an evaluation (at least 100 at the end)");
-  add("Run", "--log_interval", o.log_interval, "steps between log lines");
-  add("Run", "--sample_tokens", o.sample_tokens, "length of the sample shown at an evaluation; 0 means none");
+void add_options(Options& options, TrainOptions& o) {
+  options.group("Files");
+  options.add("data", o.data, "UTF-8 text to learn from");
+  options.add("out_dir", o.out_dir, "folder for checkpoint.h5 and metrics.jsonl");
+  options.add("config", o.config, "file of lines 'key = value' with these option names");
+  options.add_flag("resume", o.resume, "continue from out_dir/checkpoint.h5");
+  options.add("tokenizer", o.tokenizer, "char or byte");
+  options.group("Model");
+  options.add("n_layer", o.n_layer, "transformer blocks");
+  options.add("n_head", o.n_head, "attention heads; must divide n_embd");
+  options.add("n_embd", o.n_embd, "width");
+  options.add("block_size", o.block_size, "tokens of context");
+  options.add("dropout", o.dropout, "probability of dropping, 0 to 1");
+  options.add("bias", o.bias, "biases in linear layers");
+  options.add("norm", o.norm, "pre or post: where LayerNorm sits");
+  options.add("activation", o.activation, "gelu_tanh, gelu, relu or silu");
+  options.group("Training");
+  options.add("batch_size", o.batch_size, "sequences in a micro-batch");
+  options.add("gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches in a step");
+  options.add("max_iters", o.max_iters, "steps");
+  options.add("learning_rate", o.learning_rate, "peak rate");
+  options.add("min_lr", o.min_lr, "rate at the end of the decay");
+  options.add("warmup_iters", o.warmup_iters, "steps of linear warm-up");
+  options.add("lr_decay_iters", o.lr_decay_iters, "steps until min_lr; -1 means max_iters");
+  options.add("weight_decay", o.weight_decay, "decoupled, on matrices only");
+  options.add("beta1", o.beta1, "AdamW's first moment");
+  options.add("beta2", o.beta2, "AdamW's second moment");
+  options.add("grad_clip", o.grad_clip, "largest gradient norm; 0 means no clipping");
+  options.add("seed", o.seed, "of weights, batches and dropout");
+  options.group("Run");
+  options.add("threads", o.threads, "0 means all processors; results do not depend on it");
+  options.add("time_budget", o.time_budget, "stop after this long, such as 120s, 2m or 1h; 0 means no limit");
+  options.add("eval_interval", o.eval_interval, "steps between evaluations");
+  options.add("eval_iters", o.eval_iters, "validation batches in an evaluation (at least 100 at the end)");
+  options.add("log_interval", o.log_interval, "steps between log lines");
+  options.add("sample_tokens", o.sample_tokens, "length of the sample shown at an evaluation; 0 means none");
 }
 
 void check(const TrainOptions& o) {
@@ -103,16 +103,16 @@ GptConfig model_config(const TrainOptions& o, std::int64_t vocabulary) {
 
 GptConfig model_config(const std::map<std::string, std::string>& stored, std::int64_t vocabulary) {
   TrainOptions o;
-  CLI::App app;
-  add_options(app, o);
+  Options options("", "");
+  add_options(options, o);
   Arguments args;
   for (const auto& [name, value] : stored)
-    if (app.get_option_no_throw("--" + name)) args.push_back("--" + name + "=" + value);
-  parse(app, args);
+    if (options.contains(name) && name != "config") args.push_back("--" + name + "=" + value);
+  options.parse(args);
   return model_config(o, vocabulary);
 }
 
-void take_over(const std::map<std::string, std::string>& stored, const CLI::App& app, Arguments& args) {
+void take_over(const std::map<std::string, std::string>& stored, const Options& options, Arguments& args) {
   constexpr const char* kFixed[] = {"n_layer",
                                     "n_head",
                                     "n_embd",
@@ -124,23 +124,22 @@ void take_over(const std::map<std::string, std::string>& stored, const CLI::App&
                                     "tokenizer",
                                     "seed",
                                     "gradient_accumulation_steps"};
-  const auto given = option_values(app);
+  constexpr const char* kOfThisCall[] = {"out_dir", "resume", "config", "time_budget"};
+  const auto is_in = [](const auto& list, const std::string& name) {
+    return std::find(std::begin(list), std::end(list), name) != std::end(list);
+  };
+  const auto now = options.values();
   std::string changed;
-  for (const char* name : kFixed) {
-    const CLI::Option* option = app.get_option(std::string("--") + name);
-    const auto old = stored.find(name);
-    if (option->count() == 0 || old == stored.end() || given.at(name) == old->second) continue;
-    changed += fmt::format("{}{} (was {}, now {})", changed.empty() ? "" : ", ", name, old->second, given.at(name));
+  Arguments inherited;
+  for (const auto& [name, value] : stored) {
+    if (!options.contains(name) || is_in(kOfThisCall, name)) continue;
+    if (!options.given(name))
+      inherited.push_back("--" + name + "=" + value);
+    else if (is_in(kFixed, name) && now.at(name) != value)
+      changed += fmt::format("{}{} (was {}, now {})", changed.empty() ? "" : ", ", name, value, now.at(name));
   }
   if (!changed.empty())
     throw UsageError(fmt::format("--resume cannot change {}; leave it out, or start anew in another out_dir", changed));
-  constexpr const char* kOfThisCall[] = {"out_dir", "resume", "config", "time_budget"};
-  Arguments inherited;
-  for (const auto& [name, value] : stored) {
-    const CLI::Option* option = app.get_option_no_throw("--" + name);
-    const bool of_this_call = std::find(std::begin(kOfThisCall), std::end(kOfThisCall), name) != std::end(kOfThisCall);
-    if (option && option->count() == 0 && !of_this_call) inherited.push_back("--" + name + "=" + value);
-  }
   args.insert(args.begin(), inherited.begin(), inherited.end());
 }
 

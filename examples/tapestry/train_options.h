@@ -27,8 +27,8 @@ struct TrainOptions {
   std::string checkpoint() const { return out_dir + "/checkpoint.h5"; }
 };
 
-// Binds every member to an option of app.
-void add_options(CLI::App& app, TrainOptions& o);
+// Binds every member to an option.
+void add_options(Options& options, TrainOptions& o);
 // Ranges of what is not checked by the library itself; throws UsageError naming the option.
 void check(const TrainOptions& o);
 
@@ -38,6 +38,6 @@ GptConfig model_config(const std::map<std::string, std::string>& stored, std::in
 
 // With --resume the options of the checkpoint count, except where this call sets another value. Options that the
 // weights or the data position depend on must not change; throws UsageError listing those that do.
-void take_over(const std::map<std::string, std::string>& stored, const CLI::App& app, Arguments& args);
+void take_over(const std::map<std::string, std::string>& stored, const Options& options, Arguments& args);
 
 }  // namespace tapestry::command
