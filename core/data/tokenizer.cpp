@@ -69,7 +69,7 @@ void append_utf8(std::string& text, char32_t c) {
     return;
   }
   const int continuation = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-  text += static_cast<char>((0xF00u >> continuation & 0xFFu) | c >> (6 * continuation));
+  text += static_cast<char>((0xFF00u >> (continuation + 1) & 0xFFu) | c >> (6 * continuation));
   for (int i = continuation - 1; i >= 0; --i) text += static_cast<char>(0x80u | (c >> (6 * i) & 0x3Fu));
 }
 

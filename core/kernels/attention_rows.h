@@ -16,6 +16,13 @@ template <class T>
 constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
 inline constexpr std::int64_t kSerialProducts = 64 * 1024;  // fewer multiplications than this stay in one thread
 
+template <class T>
+Vec<T> lane_numbers() {
+  Vec<T> lanes{};
+  for (int i = 0; i < kLanes<T>; ++i) lanes[i] = static_cast<T>(i);
+  return lanes;
+}
+
 // Which keys the queries of one (batch, head) see.
 template <class T>
 struct Visibility {
@@ -35,7 +42,11 @@ struct Visibility {
   // Turns products of query i into scores: scaled, masked, -inf where hidden and up to the next whole vector.
   void finish(std::int64_t i, T scale, T* scores) const {
     const std::int64_t count = limit(i);
-    for (std::int64_t j = 0; j < count; ++j) scores[j] *= scale;
+    // Only whole vectors are stored: a later load of one would wait for several narrow stores.
+    for (std::int64_t j = 0; j < count; j += kLanes<T>) {
+      const auto inside = lane_numbers<T>() < static_cast<T>(std::min<std::int64_t>(count - j, kLanes<T>));
+      simd::store(scores + j, simd::select(inside, simd::load(scores + j) * scale, kMinusInf<T>));
+    }
     if (kept) {
       const std::uint8_t* row = kept + i * query_stride;
       for (std::int64_t j = 0; j < count; ++j) scores[j] = row[j * key_stride] ? scores[j] : kMinusInf<T>;
@@ -47,7 +58,6 @@ struct Visibility {
         scores[j] = m == kMinusInf<T> ? m : scores[j] + m;
       }
     }
-    std::fill(scores + count, scores + whole_vectors<T>(count), kMinusInf<T>);
   }
 };
 

@@ -91,8 +91,11 @@ void multiply_batches(const Shape& batch, Gemm<T> g, Matrices<const T> a, Matric
   auto multiply = [&](std::int64_t result, auto&& product) {
     Gemm<T> one = g;
     one.c += results.offset(result, results.stride_c) * c.size;
-    if (terms.count == 0) one.k = 0;
-    for (std::int64_t t = 0; t < std::max<std::int64_t>(terms.count, 1); ++t) {
+    if (terms.count == 0) {
+      one.k = 0;
+      return product(one);
+    }
+    for (std::int64_t t = 0; t < terms.count; ++t) {
       one.a = g.a + (results.offset(result, results.stride_a) + terms.offset(t, terms.stride_a)) * a.size;
       one.b = g.b + (results.offset(result, results.stride_b) + terms.offset(t, terms.stride_b)) * b.size;
       one.add = g.add || t > 0;
