@@ -16,7 +16,7 @@ constexpr std::int64_t kGroupRows = 8, kPieceRows = 64, kChunkPieces = 16, kFewO
 
 template <class T>
 struct Tile {
-  simd::Vec<T> v[kTile] = {};
+  simd::Vec<T> v[kTile];
   void operator+=(const Tile& other) {
     for (int k = 0; k < kTile; ++k) v[k] += other.v[k];
   }
@@ -35,10 +35,10 @@ void add_part_row(Tile<T>& sum, const T* p, std::int64_t width) {
 // Short groups of rows are summed on their own first: a long chain of additions would lose a bit with each doubling.
 template <class T>
 Tile<T> sum_rows(const T* p, std::int64_t rows, std::int64_t stride, std::int64_t width) {
-  Tile<T> sum;
+  Tile<T> sum{};
   for (std::int64_t first = 0; first < rows; first += kGroupRows) {
     const std::int64_t end = std::min(first + kGroupRows, rows);
-    Tile<T> group;
+    Tile<T> group{};
     if (width == kTileWidth<T>) {
       for (std::int64_t r = first; r < end; ++r, p += stride)
         for (int k = 0; k < kTile; ++k) group.v[k] += simd::load(p + k * simd::kLanes<T>);
@@ -61,7 +61,7 @@ class PairwiseSum {
     ++count_;
   }
   Tile<T> total() const {
-    Tile<T> sum;
+    Tile<T> sum{};
     for (int level = 0; count_ >> level; ++level)
       if ((count_ >> level) & 1) sum += levels_[level];
     return sum;
@@ -69,7 +69,7 @@ class PairwiseSum {
 
  private:
   std::int64_t count_ = 0;
-  Tile<T> levels_[48];
+  Tile<T> levels_[48];  // those without a bit in count_ hold nothing
 };
 
 template <class T>
