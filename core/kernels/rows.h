@@ -9,8 +9,15 @@
 
 #include "core/kernels/simd.h"
 #include "core/parallel.h"
+#include "core/tensor.h"
 
 namespace tapestry::cpu {
+
+// Uninitialised scratch memory, counted as workspace.
+inline Tensor workspace(const Shape& shape, DType dtype) {
+  const MemoryScope scope(MemoryCategory::workspace);
+  return empty(shape, dtype);
+}
 
 // Work below this many elements is not worth a second thread.
 inline constexpr std::int64_t kSerialElements = 1 << 15;
