@@ -3,8 +3,8 @@
 
 #include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
+#include <string>
 
 #include "core/kernels/simd_math.h"
 
@@ -52,7 +52,7 @@ Worst worst_error(F f, Reference reference, float low, float high, std::uint32_t
 }
 
 template <class F, class Reference>
-void check_error(const char* name, F f, Reference reference, float low, float high, double bound) {
+void check_error(const std::string& name, F f, Reference reference, float low, float high, double bound) {
   const Worst worst = worst_error(f, reference, low, high);
   MESSAGE(name, " on [", low, ", ", high, "]: at most ", worst.error, " ulp, at ", worst.at);
   CHECK(worst.error <= bound);
