@@ -75,6 +75,7 @@ void random_grads(List& model, std::uint64_t seed) {
   for (Parameter& p : model.list) {
     Tensor gradient = empty_like(p.value());
     fill_normal(gradient, 0, 1, rng.next());
+    p.zero_grad();
     const Grad grad(&p.state()->grad);
     REQUIRE_FALSE(grad.claim());
     grad.tensor().copy_from(gradient);
