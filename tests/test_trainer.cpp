@@ -389,6 +389,20 @@ TEST_CASE("a failure in the forward keeps the window, one in the backward begins
   CHECK(backward.losses() == unbroken.losses());
 }
 
+TEST_CASE("a step that throws ends its window") {
+  Run run(1, {.accumulate = 2});
+  const std::string before = weights_hash(run.net);
+  double rate = -1;
+  Trainer trainer(
+      run.net, run.optimizer, [&](std::int64_t) { return rate; }, run.opts, run.functions);
+  CHECK(contains(error_of([&] { trainer.step(); }), "AdamW.step: lr must be"));
+  CHECK_FALSE(run.net.up.has_grad());
+  CHECK(weights_hash(run.net) == before);
+  CHECK(trainer.current_step() == 0);
+  rate = 0.1;
+  CHECK(trainer.step().tokens == 2 * kRows);
+}
+
 TEST_CASE("a visited parameter that the loss does not use stays as it is") {
   Run run(1, {.max_steps = 3});
   Net net(1);
