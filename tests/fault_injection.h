@@ -1,9 +1,10 @@
-// Makes chosen system calls of the test program fail. The functions below take the place of the C library's for the
-// whole program; include this in one file of a test.
+// What tests of files share: a folder, a child process, and system calls that fail on command. The four calls below
+// take the place of the C library's in the whole program; include this in one file of a test.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include <string>
 
 #include <doctest/doctest.h>
+
+#include "core/error.h"
 
 namespace faults {
 
@@ -32,14 +35,13 @@ inline bool fails() {
 }  // namespace faults
 
 extern "C" {
-inline ssize_t write_or_fail(int file, const void* data, size_t bytes) {
+ssize_t write(int file, const void* data, size_t bytes) {
   static thread_local bool odd = false;
   if (faults::fails()) return -1;
   if (faults::interrupt_often && (odd = !odd)) return errno = EINTR, -1;
   if (faults::most_bytes) bytes = std::min(bytes, faults::most_bytes);
   return syscall(SYS_write, file, data, bytes);
 }
-ssize_t write(int file, const void* data, size_t bytes) { return write_or_fail(file, data, bytes); }
 int fsync(int file) { return faults::fails() ? -1 : static_cast<int>(syscall(SYS_fsync, file)); }
 int close(int file) {
   const bool fails = faults::fails();  // the descriptor is closed all the same, as on Linux
@@ -50,6 +52,29 @@ int close(int file) {
 int renameat(int from_folder, const char* from, int to_folder, const char* to) noexcept {
   return faults::fails() ? -1 : static_cast<int>(syscall(SYS_renameat, from_folder, from, to_folder, to));
 }
+}
+
+// The message of the Error that `f` throws.
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const tapestry::Error& e) {
+    return e.what();
+  }
+  return "nothing was thrown";
+}
+
+inline bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+// The exit code of `f` in a child process; 128 + signal if it was killed.
+template <class F>
+int in_child(F&& f) {
+  const pid_t child = fork();
+  if (child == 0) _exit(f());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 // A folder of its own that goes away with its content.

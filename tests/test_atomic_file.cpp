@@ -5,11 +5,9 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include <chrono>
 #include <fstream>
-#include <functional>
 #include <system_error>
 #include <thread>
 
@@ -17,30 +15,6 @@
 #include "fault_injection.h"
 
 using namespace tapestry;
-
-namespace {
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-// The exit code of `f` in a child process; 128 + signal if it was killed.
-int in_child(const std::function<int()>& f) {
-  const pid_t child = fork();
-  if (child == 0) _exit(f());
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-}  // namespace
 
 TEST_CASE("a file is created, replaced, made empty, and read back") {
   const TemporaryFolder folder;

@@ -56,8 +56,8 @@ bool Hdf5File::reachable(const std::string& name) const {
 
 Hdf5Handle Hdf5File::open_object(const std::string& name, bool group) const {
   Hdf5Handle object(H5Oopen(id, name.c_str(), H5P_DEFAULT), H5Oclose);
-  if (object < 0 || H5Iget_type(object) != (group ? H5I_GROUP : H5I_DATASET)) return {};
-  return object;
+  check(object, name, ": truncated or corrupt");
+  return H5Iget_type(object) == (group ? H5I_GROUP : H5I_DATASET) ? std::move(object) : Hdf5Handle();
 }
 
 Hdf5Handle Hdf5File::open_dataset(const std::string& name) const {

@@ -20,7 +20,7 @@ struct Hdf5Writer::Impl : Hdf5File {
   void check_name(const std::string& name) const {
     if (id < 0) fail("the file is already committed");
     const std::string_view fault = hdf5_name_fault(name);
-    if (!fault.empty()) fail("\"", name, "\" cannot name a dataset: ", fault);
+    if (!fault.empty()) fail("a dataset cannot be named so, ", fault, ": \"", name, "\"");
   }
 
   void write(const std::string& name, const Shape& shape, DType dtype, std::string_view attribute, const void* data) {

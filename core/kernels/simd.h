@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 namespace tapestry::simd {
 
@@ -107,16 +108,18 @@ inline A min(A a, A b) {
 }
 
 // Horizontal: combines the upper half of the lanes with the lower half until one is left. A fixed tree.
+// Shuffles rather than copies of halves, which would keep an accumulator in memory all through the loop before.
 template <int count, class T, class V, class Combine>
 inline T fold(V v, Combine combine) {
   if constexpr (count == 1) {
     return v[0];
   } else {
-    typedef T Half __attribute__((vector_size(count / 2 * sizeof(T))));
-    Half lower, upper;
-    std::memcpy(&lower, &v, sizeof(lower));
-    std::memcpy(&upper, reinterpret_cast<const std::byte*>(&v) + sizeof(lower), sizeof(upper));
-    return fold<count / 2, T>(combine(lower, upper), combine);
+    return [&]<int... lane>(std::integer_sequence<int, lane...>) {
+      return fold<count / 2, T>(
+          combine(__builtin_shufflevector(v, v, lane...), __builtin_shufflevector(v, v, (lane + count / 2)...)),
+          combine);
+    }
+    (std::make_integer_sequence<int, count / 2>{});
   }
 }
 template <Vector A>
