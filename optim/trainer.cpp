@@ -83,9 +83,15 @@ Trainer::Stop Trainer::run() {
 StepInfo Trainer::step() {
   const Clock::time_point start = Clock::now();
   while (window_.micro_steps < options_.accumulate) micro_step();
-  const Window window = std::exchange(window_, {});
   const double lr = schedule_(step_);
-  const StepReport report = optimizer_.step({.lr = lr, .clip_norm = options_.clip_norm, .loss = window.loss});
+  const Window window = std::exchange(window_, {});
+  StepReport report;
+  try {
+    report = optimizer_.step({.lr = lr, .clip_norm = options_.clip_norm, .loss = window.loss});
+  } catch (...) {
+    optimizer_.zero_grad();  // the window is over: its gradients must not run into the next one
+    throw;
+  }
   ++step_;
   return {.step = step_,
           .loss = window.loss,

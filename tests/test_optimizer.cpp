@@ -2,9 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <limits>
-#include <new>
 #include <optional>
 #include <vector>
 
@@ -12,23 +10,9 @@
 #include "core/parallel.h"
 #include "core/random.h"
 #include "optim/optimizer.h"
+#include "tests/allocation_counter.h"
 
 using namespace tapestry;
-
-namespace {
-
-thread_local std::int64_t allocations = 0;
-
-}  // namespace
-
-// Not inlined, or GCC takes malloc and free for a mismatched pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* p = std::malloc(size ? size : 1)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 
 namespace {
 
@@ -439,10 +423,10 @@ TEST_CASE("a step allocates nothing after the first") {
     random_grads(list, static_cast<std::uint64_t>(t));
     if (t == 3) list[1].zero_grad();
     if (t == 1) pool = memory_stats().system_requests;
-    before = allocations;
+    before = heap_allocations;
     adamw.step({.lr = 0.1, .clip_norm = 1});
     sgd.step({.lr = 0.1, .clip_norm = 1});
-    if (t > 0) CHECK(allocations == before);
+    if (t > 0) CHECK(heap_allocations == before);
   }
   CHECK(memory_stats().system_requests == pool);
 }

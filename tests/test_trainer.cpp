@@ -2,8 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -13,27 +11,12 @@
 #include "core/parallel.h"
 #include "core/random.h"
 #include "optim/trainer.h"
+#include "tests/allocation_counter.h"
+#include "tests/fault_injection.h"
 
 using namespace tapestry;
 
 namespace {
-
-thread_local std::int64_t allocations = 0;
-
-}  // namespace
-
-// Not inlined, or GCC takes malloc and free for a mismatched pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* p = std::malloc(size ? size : 1)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-
-namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::int64_t kIn = 7, kHidden = 33, kClasses = 5, kRows = 12;
 constexpr std::int64_t kIgnored = -100;
@@ -137,22 +120,6 @@ struct Run {
   std::unique_ptr<Trainer> trainer_;
 };
 
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "no error";
-}
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-std::string temporary_file(const std::string& name) {
-  const fs::path folder = fs::path(TAPESTRY_BINARY_DIR) / "trainer_test";
-  fs::create_directories(folder);
-  return (folder / name).string();
-}
-
 }  // namespace
 
 TEST_CASE("F01 bit-exact resume") {
@@ -163,7 +130,8 @@ TEST_CASE("F01 bit-exact resume") {
   const std::string hash = weights_hash(unbroken.net);
   CHECK(unbroken.losses().back() < unbroken.losses().front());
 
-  const std::string path = temporary_file("resume.h5");
+  const TemporaryFolder folder;
+  const std::string path = folder / "resume.h5";
   // 30 micro-batches end a window, 31 and 32 lie inside one.
   for (const int micro_steps : {30, 31, 32}) {
     CAPTURE(micro_steps);
@@ -188,15 +156,16 @@ TEST_CASE("F01 bit-exact resume") {
 }
 
 TEST_CASE("a state that does not fit the trainer is refused before anything changes") {
-  const std::string path = temporary_file("window.h5");
+  const TemporaryFolder folder;
+  const std::string path = folder / "window.h5";
   Run first(1, {.max_steps = 4, .accumulate = 3});
   first.trainer().micro_step();
   first.trainer().save(path);
   Run second(2, {.max_steps = 4, .accumulate = 2});
   const std::string before = weights_hash(second.net);
-  CHECK(contains(error_of([&] { second.trainer().load(path); }), "accumulate must be 3, not 2"));
+  CHECK(has(message_of([&] { second.trainer().load(path); }), "accumulate must be 3, not 2"));
   save_training_state(path, first.net, &first.optimizer, {});
-  CHECK(contains(error_of([&] { second.trainer().load(path); }), "it has no counter step"));
+  CHECK(has(message_of([&] { second.trainer().load(path); }), "it has no counter step"));
   CHECK(weights_hash(second.net) == before);
   CHECK(second.trainer().current_step() == 0);
 }
@@ -234,11 +203,11 @@ TEST_CASE("unequal micro-batches equal one batch") {
 TEST_CASE("without valid_tokens micro-batches must be equal, and what it says is checked") {
   Run run(1, {.accumulate = 2}, {.ignored = [](std::int64_t i) { return i; }});
   run.functions.valid_tokens = nullptr;
-  CHECK(contains(error_of([&] { run.trainer().step(); }), "give Functions::valid_tokens"));
+  CHECK(has(message_of([&] { run.trainer().step(); }), "give Functions::valid_tokens"));
 
   Run wrong(1, {.accumulate = 2});
   wrong.functions.valid_tokens = [](std::int64_t) { return kRows + 1; };
-  CHECK(contains(error_of([&] { wrong.trainer().step(); }), "valid_tokens(0) is 13, but micro_loss counted 12"));
+  CHECK(has(message_of([&] { wrong.trainer().step(); }), "valid_tokens(0) is 13, but micro_loss counted 12"));
 }
 
 TEST_CASE("N08 a window without any target leaves no NaN") {
@@ -275,7 +244,7 @@ TEST_CASE("a parameter that visit() does not reach is found in the first step") 
     result.loss = result.loss + sum(Var(forgotten));
     return result;
   };
-  CHECK(contains(error_of([&] { run.trainer().step(); }), "missing: [7]"));
+  CHECK(has(message_of([&] { run.trainer().step(); }), "missing: [7]"));
 }
 
 TEST_CASE("evaluation: when, in which mode, and without effect on the run") {
@@ -359,7 +328,7 @@ TEST_CASE("a loss that is not finite skips the step, ten in a row throw") {
   CHECK(weights_hash(run.net) == hash);
   CHECK_FALSE(run.trainer().step().skipped);
   bad_to = 1000;
-  CHECK(contains(error_of([&] { run.trainer().run(); }), "10 steps in a row were not finite: now the loss is nan"));
+  CHECK(has(message_of([&] { run.trainer().run(); }), "10 steps in a row were not finite: now the loss is nan"));
 }
 
 TEST_CASE("a failure in the forward keeps the window, one in the backward begins it anew") {
@@ -369,7 +338,7 @@ TEST_CASE("a failure in the forward keeps the window, one in the backward begins
 
   Run forward(1, options);
   forward.fail_at = 4;
-  CHECK(contains(error_of([&] { forward.trainer().run(); }), "no data"));
+  CHECK(has(message_of([&] { forward.trainer().run(); }), "no data"));
   forward.fail_at = -1;
   forward.trainer().run();
   CHECK(weights_hash(forward.net) == weights_hash(unbroken.net));
@@ -382,11 +351,25 @@ TEST_CASE("a failure in the forward keeps the window, one in the backward begins
     if (i == 4 && broken) Tape::current()->hook(result.loss, [](const Tensor&) { fail("broken hook"); });
     return result;
   };
-  CHECK(contains(error_of([&] { backward.trainer().run(); }), "broken hook"));
+  CHECK(has(message_of([&] { backward.trainer().run(); }), "broken hook"));
   broken = false;
   backward.trainer().run();
   CHECK(weights_hash(backward.net) == weights_hash(unbroken.net));
   CHECK(backward.losses() == unbroken.losses());
+}
+
+TEST_CASE("a step that throws ends its window") {
+  Run run(1, {.accumulate = 2});
+  const std::string before = weights_hash(run.net);
+  double rate = -1;
+  Trainer trainer(
+      run.net, run.optimizer, [&](std::int64_t) { return rate; }, run.opts, run.functions);
+  CHECK(has(message_of([&] { trainer.step(); }), "AdamW.step: lr must be"));
+  CHECK_FALSE(run.net.up.has_grad());
+  CHECK(weights_hash(run.net) == before);
+  CHECK(trainer.current_step() == 0);
+  rate = 0.1;
+  CHECK(trainer.step().tokens == 2 * kRows);
 }
 
 TEST_CASE("a visited parameter that the loss does not use stays as it is") {
@@ -427,8 +410,8 @@ TEST_CASE("a step allocates nothing from the third on") {
     return LossResult{result.loss, result.valid_tokens};
   };
   for (int i = 0; i < 2; ++i) run.trainer().step();
-  const std::int64_t system_requests = memory_stats().system_requests, before = allocations;
+  const std::int64_t system_requests = memory_stats().system_requests, before = heap_allocations;
   for (int i = 0; i < 4; ++i) run.trainer().step();
-  CHECK(allocations == before);
+  CHECK(heap_allocations == before);
   CHECK(memory_stats().system_requests == system_requests);
 }
