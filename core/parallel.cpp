@@ -3,6 +3,7 @@
 #include "core/parallel.h"
 
 #include <omp.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -51,7 +52,25 @@ struct Job {
   }
 };
 
-#if defined(__SANITIZE_THREAD__)
+#if TAPESTRY_THREAD_POOL || defined(__SANITIZE_THREAD__)
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Waits for ready() by spinning for a few microseconds, about what a wake-up costs, and then by sleeping on `cv`.
+template <class Ready>
+void wait_until(std::mutex& mutex, std::condition_variable& cv, Ready ready) {
+  constexpr int kSpins = 2000;
+  for (int i = 0; i < kSpins; ++i) {
+    if (ready()) return;
+    pause();
+  }
+  std::unique_lock lock(mutex);
+  cv.wait(lock, ready);
+}
 
 class ThreadPool {
  public:
@@ -59,59 +78,55 @@ class ThreadPool {
   bool run(Job& job) {
     const std::unique_lock use(in_use_, std::try_to_lock);
     if (!use) return false;
-    {
-      const std::lock_guard lock(mutex_);
-      while (static_cast<int>(threads_.size()) < job.workers - 1)
-        threads_.emplace_back([this, index = static_cast<int>(threads_.size()) + 1] { work(index); });
-      job_ = &job;
-      pending_ = job.workers - 1;
-      ++generation_;
-    }
-    start_.notify_all();
+    while (static_cast<int>(threads_.size()) < job.workers - 1)
+      threads_.emplace_back([this, index = static_cast<int>(threads_.size()) + 1, seen = generation_.load()]() mutable {
+        work(index, seen);
+      });
+    job_.store(&job);
+    pending_.store(static_cast<int>(threads_.size()));
+    publish(start_, [&] { generation_.fetch_add(1); });
     job.run(0);
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [&] { return pending_ == 0; });
-    job_ = nullptr;
+    wait_until(mutex_, done_, [&] { return pending_.load() == 0; });
     return true;
-  }
-  ~ThreadPool() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    start_.notify_all();
-    for (std::thread& t : threads_) t.join();
   }
 
  private:
-  void work(int index) {
-    std::uint64_t seen = 0;
-    std::unique_lock lock(mutex_);
+  // Changes what a waiter looks at. The lock makes sure that one about to sleep does not miss it.
+  template <class Change>
+  void publish(std::condition_variable& cv, Change change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+    }
+    cv.notify_all();
+  }
+
+  void work(int index, std::uint64_t seen) {
     for (;;) {
-      start_.wait(lock, [&] { return stop_ || (job_ && generation_ != seen); });
-      if (stop_) return;
-      seen = generation_;
-      if (index >= job_->workers) continue;
-      Job* job = job_;
-      lock.unlock();
-      job->run(index);
-      lock.lock();
-      if (--pending_ == 0) done_.notify_one();
+      wait_until(mutex_, start_, [&] { return generation_.load() != seen; });
+      ++seen;
+      Job& job = *job_.load();
+      if (index < job.workers) job.run(index);
+      if (pending_.fetch_sub(1) == 1) publish(done_, [] {});
     }
   }
 
   std::mutex in_use_, mutex_;
   std::condition_variable start_, done_;
   std::vector<std::thread> threads_;
-  Job* job_ = nullptr;
-  int pending_ = 0;
-  std::uint64_t generation_ = 0;
-  bool stop_ = false;
+  std::atomic<Job*> job_{nullptr};
+  std::atomic<int> pending_{0};
+  std::atomic<std::uint64_t> generation_{0};
 };
 
+std::atomic<bool> forked{false};  // the threads of the pool do not exist in a forked child
+
 void run_job(Job& job) {
-  static ThreadPool pool;
-  if (!pool.run(job))
+  static ThreadPool& pool = *[] {
+    pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+    return new ThreadPool;  // never destroyed: work may come as long as the process lives
+  }();
+  if (forked.load() || !pool.run(job))
     for (int i = 0; i < job.workers; ++i) job.run(i);
 }
 

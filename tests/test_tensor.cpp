@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <thread>
 
 #include "core/parallel.h"
@@ -112,6 +116,15 @@ TEST_CASE("parallel_for covers each index once, nests, and passes exceptions on"
     }
     CHECK_THROWS_WITH_AS(parallel_for(100, 1, [](std::int64_t, std::int64_t) { fail("planted"); }), "planted", Error);
   }
+  const pid_t child = fork();  // has none of the threads, and must not wait for them
+  if (child == 0) {
+    std::atomic<int> covered{0};
+    parallel_for(100, 1, [&](std::int64_t begin, std::int64_t end) { covered += static_cast<int>(end - begin); });
+    _exit(covered == 100 ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
   set_num_threads(0);
   CHECK(num_threads() >= 1);
   CHECK_THROWS_AS(set_num_threads(-1), Error);
