@@ -13,7 +13,8 @@ enum class NormPlacement { pre, post };
 
 struct BlockConfig {
   std::int64_t width = 0, heads = 0;
-  std::int64_t hidden = 0;  // 0: 4 * width
+  std::int64_t head_dim = 0;  // 0: width / heads
+  std::int64_t hidden = 0;    // 0: 4 * width
   NormPlacement norm = NormPlacement::pre;
   Activation activation = Activation::gelu_tanh;
   bool causal = true;
@@ -35,6 +36,9 @@ class Block : public Module {
   Mlp mlp;
 
  private:
+  template <class Attend>
+  Var residual_stream(const Var& x, Attend&& attend) const;
+
   NormPlacement norm_;
 };
 

@@ -13,6 +13,7 @@ class Dropout : public Module {
   void visit(Visitor&) override {}
   std::string_view kind() const override { return "Dropout"; }
   double p() const { return p_; }
+  bool active() const { return training() && p_ > 0; }
 
  private:
   double p_;

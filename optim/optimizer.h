@@ -6,71 +6,76 @@
 //   optimizer.step({.lr = schedule(t), .clip_norm = 1.0});
 #pragma once
 
-#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "autograd/module.h"
+#include "core/kernels/optimizer.h"
 
 namespace tapestry {
 
-// Parameters that share settings. Unset settings are the optimizer's own.
+// Parameters that share settings. An unset weight_decay is the optimizer's own.
 struct ParameterGroup {
-  std::vector<NamedParameter> parameters;
+  std::vector<NamedParameter> parameters = {};
   double lr_scale = 1;
-  std::optional<double> weight_decay;
+  std::optional<double> weight_decay = {};
 };
 
 // Weight decay for matrices only: rank >= 2 keeps the optimizer's setting, rank < 2 gets 0.
 std::vector<ParameterGroup> decay_matrices_only(std::vector<NamedParameter> parameters);
 
 struct StepOptions {
-  double lr = 0;         // required, >= 0
+  double lr = -1;        // required, >= 0
   double clip_norm = 0;  // global L2 norm above which gradients are scaled down; 0: no clipping
+  double loss = 0;       // if given: a loss that is not finite skips the step, as a norm does
 };
 struct StepReport {
   double grad_norm = 0;  // before clipping, in double; of the parameters that have a gradient
-  bool skipped = false;  // the norm was not finite: nothing changed but the gradients are unset
+  bool skipped = false;  // norm or loss was not finite: nothing changed but the gradients are unset
 };
 
-// Moves the parameters into its buffers for as long as it lives. Overlapping optimizers throw, and so do to() and tie()
-// of a packed Parameter. A Parameter without a gradient is left out of norm and update.
+// Moves the parameters into its buffers for as long as it lives: all f32, or all f64. Overlapping optimizers throw, and
+// so do to() and tie() of a packed Parameter. A Parameter without a gradient is left out of norm and update.
 class Optimizer : private ParameterPack {
  public:
   ~Optimizer() override;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Norm, finite check, clip, update, and unsets the gradients. Throws if no Parameter has a gradient, and after ten
-  // non-finite steps in a row. Allocates nothing.
+  // Norm, finite check, clip, update, and unsets the gradients. Throws if no Parameter has a gradient, and in the tenth
+  // skipped step in a row. Allocates nothing after its first call.
   StepReport step(const StepOptions& options);
-  void zero_grad();
+  void zero_grad() { unset_gradients(); }
   std::int64_t steps() const { return steps_; }  // updates done, skipped ones not counted
 
-  // The state by name for saving: moments "<parameter>/<moment>" and counters. load copies in place.
+  // What a training state keeps: every moment of every parameter as "<moment>/<parameter>", a view that can be written,
+  // and the counters.
   struct NamedState {
     std::string name;
     Tensor tensor;
   };
-  std::vector<NamedState> state();
-  void set_steps(std::int64_t steps) { steps_ = steps; }
+  std::vector<NamedState> state() const;
+  struct Counters {
+    std::int64_t steps = 0, skipped_in_a_row = 0;
+    std::map<std::string, std::int64_t> updates;  // of each parameter by name
+  };
+  Counters counters() const;
+  void set_counters(const Counters& counters);  // throws if `updates` lacks a parameter
 
   virtual std::string_view name() const = 0;
 
  protected:
-  struct Segment {
-    NamedParameter parameter;
-    std::int64_t offset = 0, numel = 0;  // in elements of the flat buffers
-    std::int64_t updates = 0;            // that its moments have received
-    std::size_t group = 0;
-  };
   // One update of elements [begin, end) of the flat buffers, all of one group and with the same number of updates.
-  struct Range {
-    std::int64_t begin, end, updates;  // updates counts this one
+  struct Range : FlatRange {
+    std::int64_t updates;  // that the moments have received, this one included
     double lr, weight_decay, grad_scale;
   };
 
+  // Packs the parameters and makes one zeroed buffer per moment.
   Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> moment_names, double weight_decay);
   virtual void update(const Range& range) = 0;
 
@@ -78,25 +83,39 @@ class Optimizer : private ParameterPack {
   std::vector<Tensor> moments_;
 
  private:
+  struct Segment {
+    std::string name;
+    std::shared_ptr<detail::ParameterState> state;  // outlives the Parameter, so the model may go first
+    std::int64_t offset, numel;                     // in elements of the flat buffers
+    std::int64_t updates = 0;                       // that its moments have received
+    double lr_scale, weight_decay;
+    std::size_t group;
+  };
+
+  void plan(std::vector<ParameterGroup>& groups, double weight_decay);
+  void pack();
+  void collect_ranges(double lr);
+  double gradient_norm() const;
+  void count_skipped(double norm, double loss);
   void unset_gradients() noexcept override;
-  std::vector<ParameterGroup> groups_;
+  Tensor view(const Tensor& flat, const Segment& segment) const;
+
   std::vector<Segment> segments_;
+  std::vector<Range> ranges_;  // of the step at hand
   std::vector<std::string> moment_names_;
-  double weight_decay_;
-  std::int64_t steps_ = 0;
-  int skipped_in_a_row_ = 0;
+  std::int64_t steps_ = 0, skipped_in_a_row_ = 0;
 };
 
 struct SgdOptions {
-  double momentum = 0;  // velocity v = momentum v + g; the rate stays outside of it, as in PyTorch
+  double momentum = 0;  // velocity v = momentum v + g, at first g; the rate stays outside of it, as in PyTorch
   bool nesterov = false;
   double weight_decay = 0;  // added to the gradient (L2)
 };
 // p -= lr v, or with nesterov p -= lr (g + momentum v).
 class Sgd : public Optimizer {
  public:
-  Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options = {});
-  Sgd(std::vector<NamedParameter> parameters, const SgdOptions& options = {});
+  explicit Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options = {});
+  explicit Sgd(std::vector<NamedParameter> parameters, const SgdOptions& options = {});  // decay_matrices_only
   std::string_view name() const override { return "Sgd"; }
 
  private:
@@ -111,8 +130,8 @@ struct AdamWOptions {
 // Loshchilov & Hutter 2019: m, v moments, bias-corrected; p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p).
 class AdamW : public Optimizer {
  public:
-  AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
-  AdamW(std::vector<NamedParameter> parameters, const AdamWOptions& options = {});  // decay_matrices_only
+  explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
+  explicit AdamW(std::vector<NamedParameter> parameters, const AdamWOptions& options = {});  // decay_matrices_only
   std::string_view name() const override { return "AdamW"; }
 
  private:

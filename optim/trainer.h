@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "autograd/tape.h"
@@ -40,36 +39,54 @@ struct StepInfo {
 class Trainer {
  public:
   // micro_loss(i) is the loss of micro-batch i, a pure function of i; valid_tokens(i), if given, tells the number of
-  // targets before the forward pass (needed for exact weighting when accumulating; default: all micro-batches equal).
+  // targets before the forward pass. It is needed for exact weighting when accumulating micro-batches of unequal size:
+  // without it they must all have the same number, else step() throws.
   struct Functions {
     std::function<LossResult(std::int64_t micro_step)> micro_loss;
-    std::function<std::int64_t(std::int64_t micro_step)> valid_tokens;
-    std::function<double()> evaluate;  // in eval mode, without a tape
-    std::function<void(const StepInfo&)> on_step;
-    std::function<void(std::int64_t step, double val_loss)> on_eval;
+    std::function<std::int64_t(std::int64_t micro_step)> valid_tokens = {};
+    std::function<double()> evaluate = {};  // called in eval mode, with nothing recorded
+    std::function<void(const StepInfo&)> on_step = {};
+    std::function<void(std::int64_t step, double val_loss)> on_eval = {};
   };
 
   enum class Stop { finished, time_budget, interrupted };
 
   Trainer(Module& model, Optimizer& optimizer, Schedule schedule, TrainerOptions options, Functions functions);
 
-  // Trains from the current step to max_steps. The first backward checks that visit() reaches every Parameter used.
+  // Trains from the current step to max_steps, with an evaluation every eval_every steps and at the end. The first
+  // backward checks that visit() reaches every Parameter used.
   Stop run();
-  StepInfo step();                           // one step; allocates nothing from the third on at fixed shapes
-  void interrupt() { interrupted_ = true; }  // safe in a signal handler: run() returns after the current step
+  // Micro-batches until the window is full, then the update; allocates nothing from the third on at fixed shapes.
+  // If micro_loss throws, the window stays open and the next call goes on with it; if backward throws, it starts anew.
+  StepInfo step();
+  void micro_step();  // only one micro-batch of the open window
+  // Safe in a signal handler: run() saves nothing and returns after the current step.
+  void interrupt() { interrupted_ = true; }
   std::int64_t current_step() const { return step_; }
 
-  // With `extra` merged in. load continues where save was called.
-  void save(const std::string& path, RunState extra = {});
+  // With `extra` merged in; also in an open window. load continues where save was called, with the seed of that run.
+  void save(const std::string& path, RunState extra = {}) const;
   RunState load(const std::string& path);
 
  private:
+  // Of the micro-batch at hand in the mean over its window.
+  double next_weight();
+  void evaluate();
+
+  // What an open accumulation window has gathered.
+  struct Window {
+    std::int64_t micro_steps = 0, tokens = 0;
+    double loss = 0;
+    std::int64_t all_tokens = -1;  // that it will have, by valid_tokens; -1: not yet asked
+  };
+
   Module& model_;
   Optimizer& optimizer_;
   Schedule schedule_;
   TrainerOptions options_;
   Functions functions_;
   std::int64_t step_ = 0, micro_step_ = 0;
+  Window window_;
   bool checked_ = false;
   std::atomic<bool> interrupted_{false};
 };

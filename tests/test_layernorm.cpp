@@ -91,8 +91,9 @@ TEST_CASE("backward agrees with numeric differentiation") {
 }
 
 TEST_CASE("f32 backward agrees with f64, first and second write") {
-  for (std::int64_t rows : {0, 1, 3, 32, 1025})
+  for (std::int64_t rows : {0, 1, 3, 32, 1025})  // the last: chunks of more than the least number of rows
     for (std::int64_t width : kWidths) {
+      if (rows > 32 && width != 33) continue;
       // Two values closer than sqrt(eps) make 1/std large; width 2 draws such rows, so it gets a wider tolerance.
       const double tolerance = width == 2 ? 1e-3 : 1e-4;
       const Problem p(rows, width, DType::f32);
@@ -181,11 +182,9 @@ TEST_CASE_TEMPLATE("F12 rows at odd offsets", T, float, double) {
 }
 
 TEST_CASE("R03 same bits for any number of threads") {
-  for (std::int64_t rows : {301, 1031}) {
-    const Problem p(rows, 1037, DType::f32);
-    check_same_bits_for_any_threads([&] {
-      const Gradients g(p, false);
-      return std::vector{run(p.x, p.weight, p.bias).y, g.dx.tensor(), g.dweight.tensor(), g.dbias.tensor()};
-    });
-  }
+  const Problem p(1031, 1037, DType::f32);
+  check_same_bits_for_any_threads([&] {
+    const Gradients g(p, false);
+    return std::vector{run(p.x, p.weight, p.bias).y, g.dx.tensor(), g.dweight.tensor(), g.dbias.tensor()};
+  });
 }

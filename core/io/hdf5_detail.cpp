@@ -111,3 +111,13 @@ Hdf5Id hdf5_element_type(DType dtype) {
 }
 
 }  // namespace tapestry::detail
+
+namespace tapestry {
+
+std::string hdf5_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return concat(major, ".", minor, ".", release);
+}
+
+}  // namespace tapestry

@@ -11,6 +11,8 @@
 
 namespace tapestry {
 
+std::string hdf5_version();  // of the library at run time: "1.10.8"
+
 // Collects a file in memory and writes it with replace_file: the old file survives every failure. The same content
 // gives the same bytes. Names are "group/sub/name"; groups are made as needed, and a name is written once.
 class Hdf5Writer {

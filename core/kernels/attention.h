@@ -20,17 +20,17 @@ struct HeadsView {
 };
 
 struct AttentionOptions {
-  bool causal = false;  // query i sees keys j <= i + (Tk - Tq): aligned at the end
-  double scale = 0;     // 0 means 1 / sqrt(D)
-  Tensor key_lengths;   // i32 [B]: keys at and after it are padding; empty means all keys count
-  double dropout = 0;   // on the weights, inverted; element index is ((b * Hq + h) * Tq + i) * Tk + j
-  RandomKey dropout_key;
+  bool causal = false;      // query i sees keys j <= i + (Tk - Tq): aligned at the end
+  double scale = 0;         // 0 means 1 / sqrt(D)
+  Tensor key_lengths = {};  // i32 [B]: keys at and after it are padding; empty means all keys count
+  double dropout = 0;       // on the weights, inverted; element index is ((b * Hq + h) * Tq + i) * Tk + j
+  RandomKey dropout_key = {};
 };
 
 struct AttentionProblem {
   std::int64_t batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  HeadsView q, k, v, out;    // query head h uses key and value head h / (heads / kv_heads)
-  AttentionOptions options;  // scale resolved
+  HeadsView q = {}, k = {}, v = {}, out = {};  // query head h uses key and value head h / (heads / kv_heads)
+  AttentionOptions options = {};               // scale resolved
   // Strides of the mask over [B, H, Tq, Tk], 0 where it broadcasts. u8: nonzero may attend; float: added to the scores.
   std::int64_t mask_stride[4] = {0, 0, 0, 0};
 

@@ -58,7 +58,7 @@ void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int
   const Ids target("cross_entropy", "targets", targets);
   const std::int64_t rows = logits.shape().rows(), n = logits.shape().back();
   valid_rows = check_and_count(target, rows, n, ignore_index);
-  Tensor row_loss = empty({rows}, DType::f64);
+  Tensor row_loss = workspace({rows}, DType::f64);
   double* losses = row_loss.mutable_data<double>();
 
   visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {

@@ -1,6 +1,7 @@
 // loss = sum over rows that count of (logsumexp(z) - z[target]) / count. The row maximum is subtracted first and then
 // the target's logit, so a large shared offset costs nothing. Saved: lse - max and max of each row as [rows, 2].
 // Backward: dz = (softmax(z) - onehot(target)) * dloss / count; rows with target == ignore_index get exact zeros.
+// A counted row whose logits are all -inf has no loss: it gives NaN.
 #pragma once
 
 #include "core/kernels/kernel.h"

@@ -11,7 +11,7 @@ namespace tapestry::cpu {
 
 namespace {
 
-constexpr int kBlocks = 32;        // Philox blocks computed side by side
+constexpr int kBlocks = 64;        // Philox blocks computed side by side
 constexpr int kRun = 4 * kBlocks;  // random words they give
 
 // bits[i] = key.bits(first + i). `first` is a multiple of 4. The loops over blocks become vector code.
@@ -44,6 +44,16 @@ void random_run(RandomKey key, std::int64_t first, std::uint32_t* bits) {
   }
 }
 
+template <class T>
+void drop_run(const std::uint32_t* __restrict bits, std::uint32_t threshold, const T* __restrict from, T scale,
+              T* __restrict to, std::int64_t n, bool add) {
+  const auto kept = [=](std::int64_t i) { return (bits[i] >> 8) >= threshold ? from[i] * scale : T(0); };
+  if (add)
+    for (std::int64_t i = 0; i < n; ++i) to[i] += kept(i);
+  else
+    for (std::int64_t i = 0; i < n; ++i) to[i] = kept(i);
+}
+
 // to[i] = keep(i) ? from[i] / (1 - p) : 0, or the same added.
 template <class T>
 void drop(const T* from, double p, RandomKey key, T* to, std::int64_t n, bool add) {
@@ -51,15 +61,9 @@ void drop(const T* from, double p, RandomKey key, T* to, std::int64_t n, bool ad
   const T scale = p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
   parallel_for((n + kRun - 1) / kRun, grain_for(kRun), [=](std::int64_t begin, std::int64_t end) {
     std::uint32_t bits[kRun];
-    for (std::int64_t run = begin; run < end; ++run) {
-      const std::int64_t first = run * kRun, count = std::min<std::int64_t>(kRun, n - first);
+    for (std::int64_t first = begin * kRun; first < std::min(end * kRun, n); first += kRun) {
       random_run(key, first, bits);
-      const T* source = from + first;
-      T* target = to + first;
-      if (add)
-        for (std::int64_t i = 0; i < count; ++i) target[i] += (bits[i] >> 8) >= threshold ? source[i] * scale : T(0);
-      else
-        for (std::int64_t i = 0; i < count; ++i) target[i] = (bits[i] >> 8) >= threshold ? source[i] * scale : T(0);
+      drop_run(bits, threshold, from + first, scale, to + first, std::min<std::int64_t>(kRun, n - first), add);
     }
   });
 }

@@ -80,7 +80,6 @@ void add_columns(const Row<T>& r, T rest, T* dweight, T* dbias) {
 // target = or += the sum of `chunks` vectors that lie `stride` apart.
 template <class T>
 void sum_chunks(const T* partial, std::int64_t chunks, std::int64_t stride, std::int64_t n, const Grad& target) {
-  if (!target) return;
   const bool add = target.claim();
   T* out = target.data<T>();
   constexpr std::int64_t kBlock = 64;
@@ -120,12 +119,12 @@ void layernorm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
     const std::int64_t rows = x.shape().rows(), n = x.shape().back();
     const std::int64_t chunk_rows = std::max(kMinChunkRows, (rows + kMaxChunks - 1) / kMaxChunks);
     const std::int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
-    Tensor scratch = columns ? empty({chunks, 2, n}, x.dtype()) : Tensor();
+    Tensor scratch = columns ? workspace({chunks, 2, n}, x.dtype()) : Tensor();
     T* partial = columns ? scratch.mutable_data<T>() : nullptr;
 
     parallel_for(chunks, grain_for(chunk_rows * n), [=](std::int64_t begin, std::int64_t end) {
       for (std::int64_t chunk = begin; chunk < end; ++chunk) {
-        T* sums = partial + chunk * 2 * n;
+        T* sums = columns ? partial + chunk * 2 * n : nullptr;
         if (columns) std::fill_n(sums, 2 * n, T(0));
         for (std::int64_t row = chunk * chunk_rows; row < std::min((chunk + 1) * chunk_rows, rows); ++row) {
           const Row<T> r{pdy + row * n, px + row * n, pw, n, pmean[row], prstd[row]};
@@ -135,8 +134,8 @@ void layernorm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
         }
       }
     });
-    sum_chunks(partial, chunks, 2 * n, n, dweight);
-    sum_chunks(partial + n, chunks, 2 * n, n, dbias);
+    if (dweight) sum_chunks(partial, chunks, 2 * n, n, dweight);
+    if (dbias) sum_chunks(partial + n, chunks, 2 * n, n, dbias);
   });
 }
 

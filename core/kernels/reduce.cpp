@@ -1,9 +1,9 @@
 // Sums over any set of axes, and their reverse; nothing is saved. After neighbouring axes are merged, kept and reduced
 // ones alternate. If the innermost is kept, an output is a tile of columns and each reduced index adds a row to it; if
 // it is reduced, an output is one number and the run along it is folded into the same tile of vector lanes first.
-// A piece is at most kPieceRows rows; its sum is plain, and pieces are combined pairwise, so the error of an f32 sum
-// grows with kPieceRows plus the logarithm of the length. Few outputs with many pieces are split into chunks of
-// kChunkPieces for the threads. Pieces and chunks depend on the shape only, and so do the bits.
+// A piece is at most kPieceRows rows, summed in groups of kGroupRows; pieces are combined pairwise, so the error of an
+// f32 sum grows with the logarithm of the length. Few outputs with many pieces are split into chunks of kChunkPieces
+// for the threads. Groups, pieces and chunks depend on the shape only, and so do the bits.
 #include "core/kernels/reduce.h"
 
 #include "core/kernels/pointwise_map.h"
@@ -12,11 +12,11 @@ namespace tapestry::cpu {
 namespace {
 
 constexpr int kTile = 4;  // vectors
-constexpr std::int64_t kPieceRows = 64, kChunkPieces = 16, kFewOutputs = 16, kSerial = 32768;
+constexpr std::int64_t kGroupRows = 8, kPieceRows = 64, kChunkPieces = 16, kFewOutputs = 16, kSerial = 32768;
 
 template <class T>
 struct Tile {
-  simd::Vec<T> v[kTile] = {};
+  simd::Vec<T> v[kTile];
   void operator+=(const Tile& other) {
     for (int k = 0; k < kTile; ++k) v[k] += other.v[k];
   }
@@ -32,14 +32,20 @@ void add_part_row(Tile<T>& sum, const T* p, std::int64_t width) {
     sum.v[k] += width >= (k + 1) * kW ? simd::load(p + k * kW) : simd::load_partial(p + k * kW, width - k * kW);
 }
 
+// Short groups of rows are summed on their own first: a long chain of additions would lose a bit with each doubling.
 template <class T>
 Tile<T> sum_rows(const T* p, std::int64_t rows, std::int64_t stride, std::int64_t width) {
-  Tile<T> sum;
-  if (width == kTileWidth<T>) {
-    for (std::int64_t r = 0; r < rows; ++r, p += stride)
-      for (int k = 0; k < kTile; ++k) sum.v[k] += simd::load(p + k * simd::kLanes<T>);
-  } else {
-    for (std::int64_t r = 0; r < rows; ++r, p += stride) add_part_row(sum, p, width);
+  Tile<T> sum{};
+  for (std::int64_t first = 0; first < rows; first += kGroupRows) {
+    const std::int64_t end = std::min(first + kGroupRows, rows);
+    Tile<T> group{};
+    if (width == kTileWidth<T>) {
+      for (std::int64_t r = first; r < end; ++r, p += stride)
+        for (int k = 0; k < kTile; ++k) group.v[k] += simd::load(p + k * simd::kLanes<T>);
+    } else {
+      for (std::int64_t r = first; r < end; ++r, p += stride) add_part_row(group, p, width);
+    }
+    sum += group;
   }
   return sum;
 }
@@ -55,7 +61,7 @@ class PairwiseSum {
     ++count_;
   }
   Tile<T> total() const {
-    Tile<T> sum;
+    Tile<T> sum{};
     for (int level = 0; count_ >> level; ++level)
       if ((count_ >> level) & 1) sum += levels_[level];
     return sum;
@@ -63,7 +69,7 @@ class PairwiseSum {
 
  private:
   std::int64_t count_ = 0;
-  Tile<T> levels_[48];
+  Tile<T> levels_[48];  // those without a bit in count_ hold nothing
 };
 
 template <class T>

@@ -9,8 +9,15 @@
 
 #include "core/kernels/simd.h"
 #include "core/parallel.h"
+#include "core/tensor.h"
 
 namespace tapestry::cpu {
+
+// Uninitialised scratch memory, counted as workspace.
+inline Tensor workspace(const Shape& shape, DType dtype) {
+  const MemoryScope scope(MemoryCategory::workspace);
+  return empty(shape, dtype);
+}
 
 // Work below this many elements is not worth a second thread.
 inline constexpr std::int64_t kSerialElements = 1 << 15;
@@ -76,14 +83,15 @@ inline T row_sum(std::int64_t n, F&& f) {
   return row_sums<T, 1>(n, [&](std::int64_t i, auto count) { return Vectors<T, 1>{f(i, count)}; })[0];
 }
 
-// The largest element, -inf for n = 0, NaN if any element is.
+// The largest element that is not NaN, -inf where there is none.
 template <class T>
 inline T row_max(const T* x, std::int64_t n) {
-  using V = simd::Vec<T>;
   constexpr T kLowest = -std::numeric_limits<T>::infinity();
-  return simd::max(reduce_vectors<T>(
-      n, simd::splat(kLowest), [](V a, V b) { return simd::max(a, b); },
-      [x](std::int64_t i, auto count) { return simd::load_partial(x + i, count, kLowest); }));
+  const auto larger = [](auto a, auto b) { return b > a ? b : a; };
+  const auto max = reduce_vectors<T>(n, simd::splat(kLowest), larger, [x](std::int64_t i, auto count) {
+    return simd::load_partial(x + i, count, kLowest);
+  });
+  return simd::fold<simd::kLanes<T>, T>(max, larger);
 }
 
 // Writes v, or adds it to what is there. Memory that is overwritten is not read.

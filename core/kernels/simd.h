@@ -8,6 +8,11 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 namespace tapestry::simd {
 
@@ -70,16 +75,35 @@ inline A constant(Element<A> x) {
     return splat(x);
 }
 
-// The first `count` lanes of p, the others `fill`: tails run through the same arithmetic as full vectors.
+// The first `count` lanes of p, the others `fill`: tails run through the same arithmetic as full vectors. Masked
+// instructions where there are any: a copy through memory would stall the load that follows it.
 template <class T>
 inline Vec<T> load_partial(const T* p, std::int64_t count, T fill = T(0)) {
+  if (count == kLanes<T>) return load(p);
+#if defined(__AVX512F__)
+  const unsigned mask = (1u << count) - 1;
+  if constexpr (sizeof(T) == 4)
+    return _mm512_mask_loadu_ps(splat(fill), static_cast<__mmask16>(mask), p);
+  else
+    return _mm512_mask_loadu_pd(splat(fill), static_cast<__mmask8>(mask), p);
+#else
   Vec<T> v = splat(fill);
   std::memcpy(&v, p, static_cast<std::size_t>(count) * sizeof(T));
   return v;
+#endif
 }
 template <class T>
 inline void store_partial(T* p, Vec<T> v, std::int64_t count) {
+  if (count == kLanes<T>) return store(p, v);
+#if defined(__AVX512F__)
+  const unsigned mask = (1u << count) - 1;
+  if constexpr (sizeof(T) == 4)
+    _mm512_mask_storeu_ps(p, static_cast<__mmask16>(mask), v);
+  else
+    _mm512_mask_storeu_pd(p, static_cast<__mmask8>(mask), v);
+#else
   std::memcpy(p, &v, static_cast<std::size_t>(count) * sizeof(T));
+#endif
 }
 
 // Lane by lane: mask ? a : b. Masks come from comparisons (bool for scalars) and combine with & and |.
@@ -107,16 +131,18 @@ inline A min(A a, A b) {
 }
 
 // Horizontal: combines the upper half of the lanes with the lower half until one is left. A fixed tree.
+// Shuffles rather than copies of halves, which would keep an accumulator in memory all through the loop before.
 template <int count, class T, class V, class Combine>
 inline T fold(V v, Combine combine) {
   if constexpr (count == 1) {
     return v[0];
   } else {
-    typedef T Half __attribute__((vector_size(count / 2 * sizeof(T))));
-    Half lower, upper;
-    std::memcpy(&lower, &v, sizeof(lower));
-    std::memcpy(&upper, reinterpret_cast<const std::byte*>(&v) + sizeof(lower), sizeof(upper));
-    return fold<count / 2, T>(combine(lower, upper), combine);
+    return [&]<int... lane>(std::integer_sequence<int, lane...>) {
+      return fold<count / 2, T>(
+          combine(__builtin_shufflevector(v, v, lane...), __builtin_shufflevector(v, v, (lane + count / 2)...)),
+          combine);
+    }
+    (std::make_integer_sequence<int, count / 2>{});
   }
 }
 template <Vector A>

@@ -83,6 +83,7 @@ inline A sqrt(A x) {
 }
 
 // ---- exponentials
+// At most 1.1 ulp where the result is normal; smaller results are 0.
 inline Floats exp(Floats x) {
   const detail::ExpParts parts = detail::exp_parts(x);
   // Between these bounds the result is normal, so adding n to the exponent is exact.
@@ -92,7 +93,7 @@ inline Floats exp(Floats x) {
   return select(x < kLowest, 0.0f, y);
 }
 
-// (e^2|x| - 1) / (e^2|x| + 1) with the sign of x.
+// (e^2|x| - 1) / (e^2|x| + 1) with the sign of x; at most 3 ulp, down to the smallest |x|.
 inline Floats tanh(Floats x) {
   const Floats twice = abs(x + x);
   const detail::ExpParts parts = detail::exp_parts(select(twice > 20.0f, 20.0f, twice));
@@ -101,6 +102,7 @@ inline Floats tanh(Floats x) {
   return copysign(expm1 / (expm1 + 2.0f), x);
 }
 
+// At most 1 ulp, subnormal x included. log(0) is -inf, log of a negative number NaN.
 inline Floats log(Floats x) {
   using detail::kInf;
   const auto subnormal = x < 0x1p-126f;
@@ -118,6 +120,7 @@ inline Floats log(Floats x) {
 }
 
 // ---- the error function and the normal distribution
+// At most 3 ulp, down to the smallest |x|.
 inline Floats erf(Floats x) {
   const Floats a = abs(x);
   const Floats square = x * x;
@@ -127,7 +130,8 @@ inline Floats erf(Floats x) {
   return select(a < 0.8f, near, copysign(far, x));
 }
 
-// Phi(x) = erfc(-x / sqrt(2)) / 2. Relative accuracy holds into the lower tail.
+// Phi(x) = erfc(-x / sqrt(2)) / 2; at most 7 ulp for x >= -3, and 70 (relative 5e-6) in the tail down to x = -13,
+// where the square of x is rounded.
 inline Floats normal_cdf(Floats x) {
   const Floats a = abs(x) * 0x1.6a09e6p-1f;
   const Floats tail = exp(x * x * -0.5f) * detail::scaled_erfc(select(a > 10.0f, 10.0f, a)) * 0.5f;
@@ -153,7 +157,7 @@ TAP_SIMD_LANES(erf)
 TAP_SIMD_LANES(normal_cdf)
 #undef TAP_SIMD_LANES
 
-// 1 / (1 + e^-x)
+// 1 / (1 + e^-x); at most 3 ulp for x >= -87, as a float.
 template <Real A>
 inline A sigmoid(A x) {
   using T = Element<A>;

@@ -1,5 +1,5 @@
 // softmax and log_softmax over the last axis: y = exp(x - max) / sum, l = x - max - log(sum).
-// A row whose entries are all -inf gives y = 0 and passes no gradient. Rows holding NaN give NaN.
+// A row whose entries are all -inf gives y = 0, l = -inf and passes no gradient. Rows holding NaN give NaN.
 // Backward from the output: dx = y (dy - sum(dy y)) and dx = dy - exp(l) sum(dy).
 #pragma once
 

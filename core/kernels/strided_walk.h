@@ -46,12 +46,14 @@ struct StridedWalk {
   std::int64_t rows() const { return numel == 0 ? 0 : numel / inner(); }
 };
 
-// Stands on one row after another (row-major over the outer axes) and knows where each operand's row begins.
+// Stands on one row after another (row-major over all but the last `inner_axes` axes) and knows where each operand's
+// row begins.
 template <int N>
 class RowCursor {
  public:
-  RowCursor(const StridedWalk<N>& walk, std::int64_t row) : walk_(walk) {
-    for (int axis = walk.rank - 2; axis >= 0; --axis) {
+  RowCursor(const StridedWalk<N>& walk, std::int64_t row, int inner_axes = 1)
+      : walk_(walk), outer_(walk.rank - inner_axes) {
+    for (int axis = outer_ - 1; axis >= 0; --axis) {
       index_[axis] = row % walk.extents[axis];
       row /= walk.extents[axis];
       for (int i = 0; i < N; ++i) offset_[i] += index_[axis] * walk.strides[i][axis];
@@ -60,7 +62,7 @@ class RowCursor {
   std::int64_t offset(int operand) const { return offset_[operand]; }
 
   void next() {
-    for (int axis = walk_.rank - 2; axis >= 0; --axis) {
+    for (int axis = outer_ - 1; axis >= 0; --axis) {
       for (int i = 0; i < N; ++i) offset_[i] += walk_.strides[i][axis];
       if (++index_[axis] < walk_.extents[axis]) return;
       for (int i = 0; i < N; ++i) offset_[i] -= walk_.strides[i][axis] * walk_.extents[axis];
@@ -70,6 +72,7 @@ class RowCursor {
 
  private:
   const StridedWalk<N>& walk_;
+  int outer_;
   Strides index_{};
   std::array<std::int64_t, N> offset_{};
 };

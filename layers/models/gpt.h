@@ -14,6 +14,7 @@ struct GptConfig {
   std::int64_t vocabulary = 0;
   std::int64_t context = 64;  // longest sequence
   std::int64_t layers = 4, heads = 4, width = 128;
+  std::int64_t head_dim = 0;  // 0: width / heads
   double dropout = 0;
   bool bias = true;
   bool tied_head = true;
@@ -25,7 +26,8 @@ struct GptConfig {
 
 class Gpt : public Module {
  public:
-  // GPT-2's init: normal 0.02, projections into the residual stream 0.02 / sqrt(2 layers), biases 0.
+  // GPT-2's init: normal 0.02, projections into the residual stream 0.02 / sqrt(2 layers), biases 0. Throws as
+  // config.check() does.
   Gpt(const GptConfig& config, std::uint64_t seed);
   // tokens i32 [B, T] with T <= context -> logits [B, T, V].
   Var operator()(const Tensor& tokens, const AttentionMask& mask = {}) const;
@@ -51,6 +53,10 @@ class Gpt : public Module {
   std::optional<Linear> head;  // only when not tied
 
  private:
+  Gpt(const GptConfig& config, Rng rng);
+  Var embed(const Tensor& tokens, std::int64_t first_position) const;
+  Var logits(const Var& x) const;
+
   GptConfig config_;
 };
 

@@ -1,0 +1,85 @@
+#include "progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+namespace tapestry::command {
+
+namespace {
+
+constexpr double kRedraw = 0.1;  // seconds
+
+int terminal_width() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace
+
+std::string human_duration(double seconds) {
+  const auto s = static_cast<std::int64_t>(seconds + 0.5);
+  if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
+  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+Progress::Progress(std::int64_t first_step, std::int64_t last_step, std::int64_t log_interval)
+    : first_step_(first_step), last_step_(last_step), log_interval_(log_interval) {
+  const char* term = std::getenv("TERM");
+  const char* no_colour = std::getenv("NO_COLOR");
+  terminal_ = isatty(STDOUT_FILENO) && !(term && std::string(term) == "dumb");
+  colour_ = terminal_ && !(no_colour && *no_colour);
+}
+
+void Progress::step(std::int64_t step, double loss, double lr, std::int64_t tokens, double seconds) {
+  tokens_ += tokens;
+  seconds_ += seconds;
+  since_drawn_ += seconds;
+  smooth_loss_ = smooth_loss_ == 0 ? loss : 0.95 * smooth_loss_ + 0.05 * loss;
+  if (!terminal_) {
+    if (step % log_interval_ == 0 || step == last_step_)
+      line(fmt::format("step {:>6}  loss {:.4f}  lr {:.2e}  {:.0f} tokens/s", step, loss, lr, tokens_per_second()));
+    return;
+  }
+  if (drawn_ && since_drawn_ < kRedraw && step != last_step_) return;
+  since_drawn_ = 0;
+  fmt::print("\r{}\x1b[K", bar(step, smooth_loss_));
+  std::fflush(stdout);
+  drawn_ = true;
+}
+
+std::string Progress::bar(std::int64_t step, double loss) const {
+  const double done = static_cast<double>(step - first_step_);
+  const double left = done > 0 ? seconds_ / done * static_cast<double>(last_step_ - step) : 0;
+  const std::string text = fmt::format(" {}/{}  loss {:.4f}  {:.0f} tokens/s  ETA {}", step, last_step_, loss,
+                                       tokens_per_second(), human_duration(left));
+  const int room = std::clamp(terminal_width() - static_cast<int>(text.size()) - 4, 0, 40);
+  const double part = last_step_ > 0 ? static_cast<double>(step) / static_cast<double>(last_step_) : 1;
+  const int full = static_cast<int>(part * room);
+  if (room < 5) return text.substr(1);
+  const std::string filled(static_cast<std::size_t>(full), '='), open(static_cast<std::size_t>(room - full), ' ');
+  return fmt::format("[{}{}{}{}]{}", colour_ ? "\x1b[32m" : "", filled, colour_ ? "\x1b[0m" : "", open, text);
+}
+
+void Progress::line(const std::string& text) {
+  clear();
+  fmt::print("{}\n", text);
+  std::fflush(stdout);
+}
+
+void Progress::highlight(const std::string& text) { line(colour_ ? fmt::format("\x1b[1;36m{}\x1b[0m", text) : text); }
+
+void Progress::finish() { clear(); }
+
+void Progress::clear() {
+  if (drawn_) fmt::print("\r\x1b[K");
+  drawn_ = false;
+}
+
+double Progress::tokens_per_second() const { return seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0; }
+
+}  // namespace tapestry::command

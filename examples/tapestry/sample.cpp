@@ -1,0 +1,56 @@
+// tapestry sample: writes text with a trained checkpoint.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "commands.h"
+#include "core/data/tokenizer.h"
+#include "core/parallel.h"
+#include "layers/models/generate.h"
+#include "optim/training_state.h"
+#include "train_options.h"
+
+namespace tapestry::command {
+
+int sample(const Arguments& args) {
+  std::string checkpoint = "out/checkpoint.h5", prompt;
+  std::int64_t tokens = 500;
+  int threads = 0;
+  SamplingOptions options;
+  Options parser("tapestry sample", "Write text with a trained checkpoint.");
+  parser.add("checkpoint", checkpoint, "file that tapestry train wrote");
+  parser.add("prompt", prompt, "text to continue; empty: from a new line");
+  parser.add("tokens", tokens, "tokens to write");
+  parser.add("temperature", options.temperature, "0: always the likeliest");
+  parser.add("top_k", options.top_k, "only the k likeliest tokens; 0: all");
+  parser.add("top_p", options.top_p, "only the likeliest tokens that together reach p");
+  parser.add("seed", options.seed, "the same seed writes the same text");
+  parser.add("threads", threads, "0: all processors");
+  if (!parser.parse(args)) return 0;
+  if (tokens < 0) throw UsageError(fmt::format("--tokens must be 0 or more, not {}", tokens));
+  if (threads < 0) throw UsageError(fmt::format("--threads must be 0 or more, not {}", threads));
+  try {
+    options.check();
+  } catch (const Error& e) {
+    throw UsageError(e.what());
+  }
+  set_num_threads(threads);
+
+  const RunState run = read_run_state(checkpoint);
+  const auto description = run.config.find("tokenizer_description");
+  TAP_CHECK(description != run.config.end(), checkpoint, ": holds no tokenizer; was it written by tapestry train?");
+  const auto tokenizer = tokenizer_from_description(description->second);
+  Gpt model(model_config(run.config, tokenizer->vocabulary()), 0);
+  load_training_state(checkpoint, model, nullptr);
+
+  const std::vector<std::int32_t> ids = tokenizer->encode(prompt.empty() ? "\n" : prompt);
+  fmt::print("{}", prompt);
+  generate(model, ids, tokens, options, [&](std::int32_t id) {
+    fmt::print("{}", tokenizer->decode({id}));
+    return std::fflush(stdout) == 0;
+  });
+  fmt::print("\n");
+  return 0;
+}
+
+}  // namespace tapestry::command

@@ -1,0 +1,146 @@
+#include "train_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace tapestry::command {
+
+void add_options(Options& options, TrainOptions& o) {
+  options.group("Files");
+  options.add("data", o.data, "UTF-8 text to learn from");
+  options.add("out_dir", o.out_dir, "folder for checkpoint.h5 and metrics.jsonl");
+  options.add("config", o.config, "file of lines 'key = value' with these option names");
+  options.add_flag("resume", o.resume, "continue from out_dir/checkpoint.h5");
+  options.add("tokenizer", o.tokenizer, "char or byte");
+  options.group("Model");
+  options.add("n_layer", o.n_layer, "transformer blocks");
+  options.add("n_head", o.n_head, "attention heads; must divide n_embd");
+  options.add("n_embd", o.n_embd, "width");
+  options.add("block_size", o.block_size, "tokens of context");
+  options.add("dropout", o.dropout, "probability of dropping, 0 to 1");
+  options.add("bias", o.bias, "biases in linear layers");
+  options.add("norm", o.norm, "pre or post: where LayerNorm sits");
+  options.add("activation", o.activation, "gelu_tanh, gelu, relu or silu");
+  options.group("Training");
+  options.add("batch_size", o.batch_size, "sequences in a micro-batch");
+  options.add("gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches in a step");
+  options.add("max_iters", o.max_iters, "steps");
+  options.add("learning_rate", o.learning_rate, "peak rate");
+  options.add("min_lr", o.min_lr, "rate at the end of the decay");
+  options.add("warmup_iters", o.warmup_iters, "steps of linear warm-up");
+  options.add("lr_decay_iters", o.lr_decay_iters, "steps until min_lr; -1 means max_iters");
+  options.add("weight_decay", o.weight_decay, "decoupled, on matrices only");
+  options.add("beta1", o.beta1, "AdamW's first moment");
+  options.add("beta2", o.beta2, "AdamW's second moment");
+  options.add("grad_clip", o.grad_clip, "largest gradient norm; 0 means no clipping");
+  options.add("seed", o.seed, "of weights, batches and dropout");
+  options.group("Run");
+  options.add("threads", o.threads, "0 means all processors; results do not depend on it");
+  options.add("time_budget", o.time_budget, "stop after this long, such as 120s, 2m or 1h; 0 means no limit");
+  options.add("eval_interval", o.eval_interval, "steps between evaluations");
+  options.add("eval_iters", o.eval_iters, "validation batches in an evaluation (at least 100 at the end)");
+  options.add("log_interval", o.log_interval, "steps between log lines");
+  options.add("sample_tokens", o.sample_tokens, "length of the sample shown at an evaluation; 0 means none");
+}
+
+void check(const TrainOptions& o) {
+  const auto require = [](bool condition, const char* option, const auto& value, const char* rule) {
+    if (!condition) throw UsageError(fmt::format("--{} must be {}, not {}", option, rule, value));
+  };
+  const auto positive = [&](const char* option, std::int64_t value) {
+    require(value >= 1, option, value, "1 or more");
+  };
+  const auto not_negative = [&](const char* option, double value) {
+    require(value >= 0 && std::isfinite(value), option, value, "0 or more");
+  };
+  const auto fraction = [&](const char* option, double value) {
+    require(value >= 0 && value < 1, option, value, "at least 0 and below 1");
+  };
+  for (const auto& [name, value] : {std::pair{"n_layer", o.n_layer},
+                                    {"n_head", o.n_head},
+                                    {"n_embd", o.n_embd},
+                                    {"block_size", o.block_size},
+                                    {"batch_size", o.batch_size},
+                                    {"gradient_accumulation_steps", o.gradient_accumulation_steps},
+                                    {"max_iters", o.max_iters},
+                                    {"eval_interval", o.eval_interval},
+                                    {"eval_iters", o.eval_iters},
+                                    {"log_interval", o.log_interval}})
+    positive(name, value);
+  for (const auto& [name, value] : {std::pair{"learning_rate", o.learning_rate},
+                                    {"min_lr", o.min_lr},
+                                    {"weight_decay", o.weight_decay},
+                                    {"grad_clip", o.grad_clip}})
+    not_negative(name, value);
+  for (const auto& [name, value] : {std::pair{"warmup_iters", o.warmup_iters},
+                                    {"sample_tokens", o.sample_tokens},
+                                    {"threads", std::int64_t{o.threads}}})
+    require(value >= 0, name, value, "0 or more");
+  fraction("beta1", o.beta1);
+  fraction("beta2", o.beta2);
+  fraction("dropout", o.dropout);
+  require(o.min_lr <= o.learning_rate, "min_lr", o.min_lr, "at most learning_rate");
+  require(o.lr_decay_iters >= -1, "lr_decay_iters", o.lr_decay_iters, "-1 or more");
+  require(o.norm == "pre" || o.norm == "post", "norm", o.norm, "pre or post");
+  require(o.tokenizer == "char" || o.tokenizer == "byte", "tokenizer", o.tokenizer, "char or byte");
+}
+
+GptConfig model_config(const TrainOptions& o, std::int64_t vocabulary) {
+  GptConfig c;
+  c.vocabulary = vocabulary;
+  c.context = o.block_size;
+  c.layers = o.n_layer;
+  c.heads = o.n_head;
+  c.width = o.n_embd;
+  c.dropout = o.dropout;
+  c.bias = o.bias;
+  c.norm = o.norm == "pre" ? NormPlacement::pre : NormPlacement::post;
+  c.activation = activation_from_name(o.activation);
+  return c;
+}
+
+GptConfig model_config(const std::map<std::string, std::string>& stored, std::int64_t vocabulary) {
+  TrainOptions o;
+  Options options("", "");
+  add_options(options, o);
+  Arguments args;
+  for (const auto& [name, value] : stored)
+    if (options.contains(name) && name != "config") args.push_back("--" + name + "=" + value);
+  options.parse(args);
+  return model_config(o, vocabulary);
+}
+
+void take_over(const std::map<std::string, std::string>& stored, const Options& options, Arguments& args) {
+  constexpr const char* kFixed[] = {"n_layer",
+                                    "n_head",
+                                    "n_embd",
+                                    "block_size",
+                                    "bias",
+                                    "norm",
+                                    "activation",
+                                    "batch_size",
+                                    "tokenizer",
+                                    "seed",
+                                    "gradient_accumulation_steps"};
+  constexpr const char* kOfThisCall[] = {"out_dir", "resume", "config", "time_budget"};
+  const auto is_in = [](const auto& list, const std::string& name) {
+    return std::find(std::begin(list), std::end(list), name) != std::end(list);
+  };
+  const auto now = options.values();
+  std::string changed;
+  Arguments inherited;
+  for (const auto& [name, value] : stored) {
+    if (!options.contains(name) || is_in(kOfThisCall, name)) continue;
+    if (!options.given(name))
+      inherited.push_back("--" + name + "=" + value);
+    else if (is_in(kFixed, name) && now.at(name) != value)
+      changed += fmt::format("{}{} (was {}, now {})", changed.empty() ? "" : ", ", name, value, now.at(name));
+  }
+  if (!changed.empty())
+    throw UsageError(fmt::format("--resume cannot change {}; leave it out, or start anew in another out_dir", changed));
+  args.insert(args.begin(), inherited.begin(), inherited.end());
+}
+
+}  // namespace tapestry::command

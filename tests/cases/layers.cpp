@@ -1,0 +1,143 @@
+// Every layer and model, with all of its parameters. Parameters are drawn anew, large enough that each part matters.
+#include <cmath>
+
+#include "layers/models/gpt.h"
+#include "tests/cases/make.h"
+
+namespace tapestry {
+namespace {
+
+// Weights and biases of any layer as unit normals over the root of the fan-in, so values stay near 1.
+void randomize(Module& module) {
+  std::uint64_t stream = 100;
+  for (const NamedParameter& p : parameters(module)) {
+    const Shape& s = p.parameter->shape();
+    const double std = s.rank() < 2 ? 0.7 : 1.2 / std::sqrt(static_cast<double>(s[0]));
+    p.parameter->assign(normal(s, stream++, std).to(DType::f32));
+  }
+}
+
+// f(layer, inputs). Random layers draw the same numbers each time.
+template <class Layer, class F>
+Case layer_row(std::string name, Layer layer, std::vector<Tensor> inputs, F f) {
+  const auto shared = std::make_shared<Layer>(std::move(layer));
+  randomize(*shared);
+  Case c;
+  c.name = std::move(name);
+  c.inputs = std::move(inputs);
+  c.function = [shared, f](std::span<const Var> x) {
+    const RandomScope random(7, 8);
+    return std::vector<Var>{f(*shared, x)};
+  };
+  c.module = shared;
+  return c;
+}
+template <class Layer>
+Case layer_row(std::string name, Layer layer, const Shape& x) {
+  return layer_row(std::move(name), std::move(layer), {normal(x)},
+                   [](const Layer& l, std::span<const Var> v) { return l(v[0]); });
+}
+
+Tensor lengths(const std::vector<std::int32_t>& values) {
+  return from_values(values, {static_cast<std::int64_t>(values.size())});
+}
+
+void add_simple(std::vector<Case>& cases, Rng& rng) {
+  cases.push_back(layer_row("Linear 1 to 1", Linear(1, 1, rng), {1, 1}));
+  cases.push_back(layer_row("Linear 31 to 33", Linear(31, 33, rng), {2, 31}));
+  cases.push_back(layer_row("Linear 7 to 5 without bias", Linear(7, 5, rng, false), {2, 3, 7}));
+  cases.push_back(layer_row("Linear 131 to 67", Linear(131, 67, rng), {43, 131}));
+  cases.push_back(layer_row("LayerNorm 1", LayerNorm(1), {3, 1}));
+  cases.push_back(layer_row("LayerNorm 33", LayerNorm(33), {2, 3, 33}));
+  cases.push_back(layer_row("LayerNorm 257", LayerNorm(257), {31, 257}));
+  cases.push_back(layer_row("Embedding 5 of 3", Embedding(5, 3, rng), {}, [](const Embedding& e, std::span<const Var>) {
+    return e(ids({2, 4}, 5));
+  }));
+  cases.push_back(layer_row("Embedding 67 of 31", Embedding(67, 31, rng), {},
+                            [](const Embedding& e, std::span<const Var>) { return e(ids({131}, 67)); }));
+  cases.push_back(layer_row("Dropout 0.4", Dropout(0.4), {3, 11}));
+  Dropout off(0.4);
+  off.eval();
+  cases.push_back(layer_row("Dropout 0.4 in eval mode", std::move(off), {3, 11}));
+}
+
+void add_mlp(std::vector<Case>& cases, Rng& rng) {
+  for (const Activation a : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu})
+    cases.push_back(
+        layer_row(concat("Mlp 5 ", name_of(a)), Mlp({.width = 5, .hidden = 7, .activation = a}, rng), {2, 5}));
+  cases.push_back(
+      layer_row("Mlp 3 dropout without bias", Mlp({.width = 3, .dropout = 0.3, .bias = false}, rng), {4, 3}));
+  cases.push_back(layer_row("Mlp 33", Mlp({.width = 33}, rng), {31, 33}));
+}
+
+void add_attention(std::vector<Case>& cases, Rng& rng) {
+  const AttentionConfig small{.width = 6, .heads = 2};
+  cases.push_back(layer_row("Attention 1 head 1", Attention({.width = 1, .heads = 1}, rng), {1, 1, 1}));
+  cases.push_back(layer_row("Attention 6 causal", Attention(small, rng), {2, 3, 6}));
+  cases.push_back(layer_row("Attention 6 without bias",
+                            Attention({.width = 6, .heads = 3, .causal = false, .bias = false}, rng), {2, 3, 6}));
+  cases.push_back(
+      layer_row("Attention 6 dropout", Attention({.width = 6, .heads = 2, .dropout = 0.3}, rng), {2, 3, 6}));
+  cases.push_back(layer_row("Attention 6 lengths", Attention({.width = 6, .heads = 2, .causal = false}, rng),
+                            {normal({2, 3, 6})}, [](const Attention& a, std::span<const Var> x) {
+                              return a(x[0], {.key_lengths = lengths({3, 1})});
+                            }));
+  cases.push_back(layer_row("Attention 6 float mask", Attention(small, rng), {normal({2, 3, 6}), normal({2, 3, 3}, 1)},
+                            [](const Attention& a, std::span<const Var> x) { return a(x[0], {.mask = x[1]}); }));
+  cases.push_back(layer_row("Attention 33", Attention({.width = 33, .heads = 3}, rng), {2, 31, 33}));
+}
+
+void add_block(std::vector<Case>& cases, Rng& rng) {
+  for (const NormPlacement norm : {NormPlacement::pre, NormPlacement::post}) {
+    const std::string name = norm == NormPlacement::pre ? "Block pre-LN" : "Block post-LN";
+    BlockConfig config{.width = 4, .heads = 2, .hidden = 5, .norm = norm};
+    cases.push_back(layer_row(name + " 4", Block(config, rng), {2, 3, 4}));
+    config.dropout = 0.2;
+    cases.push_back(layer_row(name + " 4 dropout", Block(config, rng), {2, 3, 4}));
+    cases.push_back(layer_row(name + " 33", Block({.width = 33, .heads = 3, .norm = norm}, rng), {2, 31, 33}));
+  }
+  cases.push_back(layer_row("Block 4 lengths, not causal", Block({.width = 4, .heads = 2, .causal = false}, rng),
+                            {normal({2, 3, 4})}, [](const Block& b, std::span<const Var> x) {
+                              return b(x[0], {.key_lengths = lengths({2, 3})});
+                            }));
+}
+
+void add_gpt(std::vector<Case>& cases) {
+  const GptConfig tiny{.vocabulary = 5, .context = 4, .layers = 2, .heads = 2, .width = 4};
+  auto logits = [](const Gpt& gpt, std::span<const Var>) { return gpt(ids({2, 3}, 5)); };
+  auto loss = [](const Gpt& gpt, std::span<const Var>) { return gpt.loss(ids({2, 4}, 5, 1), ids({2, 4}, 5, 2)).loss; };
+  auto with = [&](auto change) {
+    GptConfig config = tiny;
+    change(config);
+    return Gpt(config, 1);
+  };
+  cases.push_back(layer_row("Gpt logits, tied head", with([](GptConfig&) {}), {}, logits));
+  cases.push_back(layer_row("Gpt loss, tied head", with([](GptConfig&) {}), {}, loss));
+  cases.push_back(layer_row("Gpt loss, own head", with([](GptConfig& c) { c.tied_head = false; }), {}, loss));
+  cases.push_back(layer_row("Gpt loss, post-LN", with([](GptConfig& c) { c.norm = NormPlacement::post; }), {}, loss));
+  cases.push_back(layer_row("Gpt loss, dropout, no bias", with([](GptConfig& c) {
+                              c.dropout = 0.2;
+                              c.bias = false;
+                            }),
+                            {}, loss));
+  cases.push_back(layer_row("Gpt loss, width 33",
+                            Gpt({.vocabulary = 67, .context = 31, .layers = 1, .heads = 3, .width = 33}, 1), {},
+                            [](const Gpt& gpt, std::span<const Var>) {
+                              return gpt.loss(ids({2, 31}, 67, 1), ids({2, 31}, 67, 2)).loss;
+                            }));
+}
+
+}  // namespace
+
+std::vector<Case> layer_cases() {
+  Rng rng(1);
+  std::vector<Case> cases;
+  add_simple(cases, rng);
+  add_mlp(cases, rng);
+  add_attention(cases, rng);
+  add_block(cases, rng);
+  add_gpt(cases);
+  return cases;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,53 @@
+// What the families of the catalogue share: inputs that are a pure function of (shape, stream).
+#pragma once
+
+#include "core/random.h"
+#include "tests/cases/cases.h"
+
+namespace tapestry {
+
+std::vector<Case> pointwise_cases();
+std::vector<Case> reduction_cases();
+std::vector<Case> shape_cases();
+std::vector<Case> product_cases();
+std::vector<Case> row_cases();
+std::vector<Case> attention_cases();
+std::vector<Case> layer_cases();
+
+inline Tensor normal(const Shape& shape, std::uint64_t stream = 0, double std = 1) {
+  Tensor t = empty(shape, DType::f64);
+  fill_normal(t, 0, std, RandomKey{11, stream});
+  return t;
+}
+inline Tensor uniform(const Shape& shape, double low, double high, std::uint64_t stream = 0) {
+  Tensor t = empty(shape, DType::f64);
+  fill_uniform(t, low, high, RandomKey{12, stream});
+  return t;
+}
+inline Tensor positive(const Shape& shape, std::uint64_t stream = 0) { return uniform(shape, 0.4, 3, stream); }
+// Of both signs, at least 0.2 from 0: for divisors, and for functions with a kink there.
+inline Tensor away_from_zero(const Shape& shape, std::uint64_t stream = 0) {
+  Tensor t = uniform(shape, -2, 2, stream);
+  double* x = t.mutable_data<double>();
+  for (std::int64_t i = 0; i < t.numel(); ++i) x[i] += x[i] < 0 ? -0.2 : 0.2;
+  return t;
+}
+// Integers in [0, bound), as i32 or i64.
+inline Tensor ids(const Shape& shape, std::int64_t bound, std::uint64_t stream = 0, DType dtype = DType::i32) {
+  const RandomKey key{13, stream};
+  std::vector<std::int64_t> values(static_cast<std::size_t>(shape.numel()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = key.below(static_cast<std::int64_t>(i), bound);
+  return from_values(values, shape).to(dtype);
+}
+
+// A row of an op.
+template <class F>
+Case row(std::string name, std::vector<Tensor> inputs, F function) {
+  Case c;
+  c.name = std::move(name);
+  c.inputs = std::move(inputs);
+  c.function = gradcheck_function(std::move(function));
+  return c;
+}
+
+}  // namespace tapestry

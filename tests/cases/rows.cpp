@@ -1,0 +1,106 @@
+// Functions over the last axis: softmax, layernorm, embedding, dropout, cross_entropy.
+#include <limits>
+
+#include "autograd/ops.h"
+#include "tests/cases/make.h"
+
+namespace tapestry {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// x with some entries at -inf; row 1 has nothing else.
+Var with_hidden(const Var& x) {
+  Tensor hidden = zeros(x.shape(), DType::f64);
+  double* h = hidden.mutable_data<double>();
+  const std::int64_t columns = x.shape().back();
+  for (std::int64_t i = 0; i < x.numel(); ++i)
+    if (i / columns == 1 || i % 3 == 1) h[i] = -kInfinity;
+  return x + Var(hidden.to(x.dtype()));
+}
+
+void add_softmax(std::vector<Case>& cases) {
+  for (const Shape& s : {Shape{1}, Shape{31}, Shape{3, 1}, Shape{3, 33}, Shape{2, 3, 5}, Shape{0, 4}, Shape{61, 257}}) {
+    cases.push_back(row(concat("softmax ", s), {normal(s, 1, 2)}, softmax));
+    cases.push_back(row(concat("log_softmax ", s), {normal(s, 1, 2)}, log_softmax));
+  }
+  cases.push_back(
+      row("softmax [3, 7] with -inf", {normal({3, 7})}, [](const Var& x) { return softmax(with_hidden(x)); }));
+  cases.push_back(
+      row("softmax [2, 33] shifted by 1e4", {normal({2, 33})}, [](const Var& x) { return softmax((x - 0.5) + 1e4); }));
+  cases.back().f32_tolerance = 2e-3;  // f32 rounds x + 1e4 to 1e-3
+}
+
+void add_layernorm(std::vector<Case>& cases) {
+  for (const Shape& s : {Shape{1}, Shape{31}, Shape{3, 1}, Shape{2, 2}, Shape{3, 33}, Shape{2, 3, 5}, Shape{0, 4},
+                         Shape{61, 257}, Shape{1, 1031}}) {
+    const Shape channels{s.back()};
+    cases.push_back(row(concat("layernorm ", s), {normal(s, 1), normal(channels, 2), normal(channels, 3)},
+                        [](const Var& x, const Var& w, const Var& b) { return layernorm(x, w, b); }));
+  }
+  cases.push_back(row("layernorm [3, 7] eps 0.5", {normal({3, 7}, 1), normal({7}, 2), normal({7}, 3)},
+                      [](const Var& x, const Var& w, const Var& b) { return layernorm(x, w, b, 0.5); }));
+}
+
+void add_embedding(std::vector<Case>& cases) {
+  auto add = [&](const Shape& table, const Shape& shape, DType dtype, std::int64_t padding) {
+    cases.push_back(
+        row(concat("embedding ", table, " ids ", dtype, " ", shape, padding >= 0 ? " padding" : ""), {normal(table, 1)},
+            [i = ids(shape, table[0], 2, dtype), padding](const Var& t) { return embedding(t, i, padding); }));
+  };
+  add({1, 1}, {1}, DType::i32, -1);
+  add({5, 3}, {7}, DType::i64, -1);
+  add({5, 31}, {2, 3}, DType::i32, -1);
+  add({4, 33}, {}, DType::i32, -1);
+  add({5, 3}, {0}, DType::i32, -1);
+  add({67, 129}, {3, 101}, DType::i32, -1);
+  // The value of a padding row is used, but its gradient is 0 by definition: keep it out of the ids.
+  cases.push_back(row("embedding [5, 3] padding id not among the ids", {normal({5, 3}, 1)},
+                      [i = tensor({1, 2, 2, 4}).to(DType::i32)](const Var& t) { return embedding(t, i, 0); }));
+}
+
+void add_dropout(std::vector<Case>& cases) {
+  for (const Shape& s : {Shape{1}, Shape{31}, Shape{3, 33}, Shape{7, 2003}})
+    for (const double p : {0.0, 0.3, 1.0})
+      cases.push_back(row(concat("dropout ", s, " p ", p), {normal(s)}, [p](const Var& x) {
+        return dropout(x, p, RandomKey{5, 6});
+      }));
+}
+
+void add_cross_entropy(std::vector<Case>& cases) {
+  auto add = [&](const Shape& logits, DType dtype, const std::string& what, auto&& change) {
+    const Shape rows(logits.dims().first(static_cast<std::size_t>(logits.rank() - 1)));
+    Tensor targets = ids(rows, logits.back(), 2, DType::i64);
+    change(targets.mutable_data<std::int64_t>(), targets.numel());
+    cases.push_back(row(concat("cross_entropy ", logits, " ", dtype, what), {normal(logits, 1, 2)},
+                        [t = targets.to(dtype)](const Var& x) { return cross_entropy(x, t).loss; }));
+  };
+  auto keep = [](std::int64_t*, std::int64_t) {};
+  auto ignore_some = [](std::int64_t* t, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; i += 3) t[i] = -100;
+  };
+  auto ignore_all = [](std::int64_t* t, std::int64_t n) { std::fill(t, t + n, -100); };
+  add({1, 1}, DType::i32, "", keep);
+  add({3, 31}, DType::i32, "", keep);
+  add({2, 3, 33}, DType::i64, "", keep);
+  add({7, 5}, DType::i64, " some ignored", ignore_some);
+  add({3, 5}, DType::i32, " all ignored", ignore_all);
+  add({61, 257}, DType::i32, " some ignored", ignore_some);
+  cases.push_back(row("cross_entropy [2, 3] ignore_index 0", {normal({2, 3})}, [](const Var& x) {
+    return cross_entropy(x, tensor({0, 2}).to(DType::i32), 0).loss;
+  }));
+}
+
+}  // namespace
+
+std::vector<Case> row_cases() {
+  std::vector<Case> cases;
+  add_softmax(cases);
+  add_layernorm(cases);
+  add_embedding(cases);
+  add_dropout(cases);
+  add_cross_entropy(cases);
+  return cases;
+}
+
+}  // namespace tapestry

@@ -1,0 +1,254 @@
+// The checks that every row of the catalogue gets. Each returns what is wrong, or nothing.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "core/parallel.h"
+#include "core/random.h"
+#include "tests/cases/cases.h"
+
+namespace tapestry {
+namespace {
+
+struct Run {
+  std::vector<Tensor> outputs;
+  std::vector<Tensor> gradients;  // of the inputs, then of the parameters
+};
+
+std::vector<NamedParameter> parameters_of(const Case& c) {
+  return c.module ? parameters(*c.module) : std::vector<NamedParameter>{};
+}
+
+Tensor cotangent_for(const std::vector<Var>& outputs) {
+  std::int64_t size = 0;
+  for (const Var& y : outputs) size += y.numel();
+  Tensor cotangent = empty({size}, DType::f64);
+  fill_normal(cotangent, 0, 1, RandomKey{21, 0});
+  return cotangent;
+}
+
+// One forward and backward pass; `change` may replace what the function gets for the watched inputs.
+template <class Change>
+Run run(const Case& c, const std::vector<Tensor>& inputs, Change change) {
+  Tape tape;
+  if (c.module) zero_grad(*c.module);
+  std::vector<Var> watched;
+  for (const Tensor& t : inputs) watched.push_back(tape.watch(t));
+  std::vector<Var> x = watched;
+  change(x);
+  const std::vector<Var> outputs = c.function(x);
+  const Var loss = inner_product(outputs, cotangent_for(outputs));
+  if (loss.tracked()) tape.backward(loss);
+  Run result;
+  for (const Var& y : outputs) result.outputs.push_back(y.value());
+  for (const Var& v : watched) result.gradients.push_back(tape.grad(v));
+  for (const NamedParameter& p : parameters_of(c))
+    result.gradients.push_back(p.parameter->has_grad() ? p.parameter->grad().clone()
+                                                       : zeros_like(p.parameter->value()));
+  return result;
+}
+Run run(const Case& c, const std::vector<Tensor>& inputs) {
+  return run(c, inputs, [](std::vector<Var>&) {});
+}
+
+std::string gradient_name(const Case& c, std::size_t index) {
+  if (index < c.inputs.size()) return concat("the gradient of input ", index);
+  return concat("the gradient of ", parameters_of(c)[index - c.inputs.size()].name);
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1e", value);
+  return text;
+}
+
+double largest(const Tensor& t) {
+  double result = 0;
+  for (std::int64_t i = 0; i < t.numel(); ++i) result = std::max(result, std::abs(t.at(i)));
+  return result;
+}
+
+// The largest |a - b|; infinite if one of the two is NaN where the other is not, or if shapes differ.
+double distance(const Tensor& a, const Tensor& b) {
+  if (!(a.shape() == b.shape())) return std::numeric_limits<double>::infinity();
+  double result = 0;
+  for (std::int64_t i = 0; i < a.numel(); ++i) {
+    const double difference = std::abs(a.at(i) - b.at(i));
+    if (std::isnan(difference) && std::isnan(a.at(i)) != std::isnan(b.at(i)))
+      return std::numeric_limits<double>::infinity();
+    result = std::max(result, difference);
+  }
+  return result;
+}
+
+std::string compare_bits(const Case& c, const Run& a, const Run& b, std::string_view when,
+                         std::optional<std::size_t> ignored = {}) {
+  for (std::size_t i = 0; i < a.outputs.size(); ++i)
+    if (!same_bits(a.outputs[i], b.outputs[i]))
+      return concat("output ", i, " differs ", when, ", by up to ", number(distance(a.outputs[i], b.outputs[i])));
+  for (std::size_t i = 0; i < a.gradients.size(); ++i)
+    if (i != ignored && !same_bits(a.gradients[i], b.gradients[i]))
+      return concat(gradient_name(c, i), " differs ", when, ", by up to ",
+                    number(distance(a.gradients[i], b.gradients[i])));
+  return {};
+}
+
+// Blocks that the pool hands out next hold NaN, so reading what was never written shows.
+void poison_free_memory(const Case& c, const Run& sizes) {
+  std::vector<std::int64_t> bytes;
+  for (std::int64_t b = 64; b <= 8192; b *= 2) bytes.push_back(b);
+  for (const std::vector<Tensor>* group : {&c.inputs, &sizes.outputs, &sizes.gradients})
+    for (const Tensor& t : *group) bytes.push_back(t.bytes());
+  std::vector<Storage> blocks;
+  for (std::int64_t b : bytes) {
+    for (int copies = 0; copies < 4 && b > 0; ++copies) {
+      blocks.emplace_back(b);
+      std::memset(blocks.back().data(), 0xff, static_cast<std::size_t>(b));
+    }
+  }
+}
+
+std::string check_gradient(const Case& c, CaseResult& result, GradcheckReport& report) {
+  report =
+      c.module ? gradcheck(*c.module, c.function, c.inputs, c.gradcheck) : gradcheck(c.function, c.inputs, c.gradcheck);
+  result.gradient_error = report.worst.error();
+  return report.passed() ? std::string() : report.text();
+}
+
+std::string check_memory(const Case& c) {
+  const Run reference = run(c, c.inputs);
+  poison_free_memory(c, reference);
+  return compare_bits(c, reference, run(c, c.inputs), "when free memory holds NaN");
+}
+
+std::string check_untracked(const Case& c) {
+  const Run reference = run(c, c.inputs);
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+    const Run got = run(c, c.inputs, [&](std::vector<Var>& x) { x[i] = x[i].detach(); });
+    if (c.inputs.size() == 1 && !c.module) return {};
+    const std::string problem = compare_bits(c, reference, got, concat("when input ", i, " is a constant"), i);
+    if (!problem.empty()) return problem;
+    if (largest(got.gradients[i]) != 0) return concat("input ", i, " is a constant and yet got a gradient");
+  }
+  return {};
+}
+
+std::string check_same_input(const Case& c) {
+  if (!c.same_input) return {};
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+    for (std::size_t j = i + 1; j < c.inputs.size(); ++j) {
+      if (!(c.inputs[i].shape() == c.inputs[j].shape())) continue;
+      std::vector<Tensor> inputs = c.inputs;
+      inputs[i] = inputs[j];
+      const Run apart = run(c, inputs);
+      const Run together = run(c, inputs, [&](std::vector<Var>& x) { x[i] = x[j]; });
+      const Tensor &a = apart.gradients[i], &b = apart.gradients[j], &sum = together.gradients[j];
+      const double allowed = 1e-12 * std::max({1.0, largest(a), largest(b)});
+      for (std::int64_t k = 0; k < sum.numel(); ++k)
+        if (!(std::abs(sum.at(k) - (a.at(k) + b.at(k))) <= allowed))
+          return concat("one Var as inputs ", i, " and ", j, ": its gradient is ", sum.at(k), " at element ", k,
+                        ", not the sum of ", a.at(k), " and ", b.at(k));
+    }
+  }
+  return {};
+}
+
+std::vector<Tensor> in_dtype(const std::vector<Tensor>& tensors, DType dtype) {
+  std::vector<Tensor> result;
+  for (const Tensor& t : tensors) result.push_back(t.to(dtype));
+  return result;
+}
+
+Run run_in(const Case& c, DType dtype) {
+  std::optional<ConvertScope> scope;
+  if (c.module) scope.emplace(*c.module, dtype);
+  return run(c, in_dtype(in_dtype(c.inputs, DType::f32), dtype));
+}
+
+std::string check_f32(const Case& c, CaseResult& result) {
+  const Run exact = run_in(c, DType::f64), got = run_in(c, DType::f32);
+  std::string problem;
+  auto compare = [&](const std::vector<Tensor>& right, const std::vector<Tensor>& ours, auto&& name) {
+    double all = 0;
+    for (const Tensor& t : right) all = std::max(all, largest(t));
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      // A tensor of zeros, such as the gradient of a key's bias, is measured by the others.
+      const double scale = std::max({largest(right[i]), 1e-3 * all, 1e-30});
+      const double error = distance(ours[i], right[i]) / scale;
+      result.f32_error = std::max(result.f32_error, error);
+      if (!(error <= c.f32_tolerance) && problem.empty())
+        problem = concat(name(i), " is off by ", number(error), " of its largest entry; ", number(c.f32_tolerance),
+                         " is allowed");
+    }
+  };
+  compare(exact.outputs, got.outputs, [](std::size_t i) { return concat("output ", i); });
+  compare(exact.gradients, got.gradients, [&](std::size_t i) { return gradient_name(c, i); });
+  return problem;
+}
+
+class ThreadScope {
+ public:
+  ThreadScope() : outer_(num_threads()) {}
+  ~ThreadScope() { set_num_threads(outer_); }
+
+ private:
+  int outer_;
+};
+
+std::string check_determinism(const Case& c) {
+  const ThreadScope restore;
+  for (const DType dtype : {DType::f32, DType::f64}) {
+    std::optional<Run> first;
+    for (const int threads : {1, 1, 2, 3}) {
+      set_num_threads(threads);
+      const Run got = run_in(c, dtype);
+      if (!first) first = got;
+      const std::string when = concat("between two runs in ", dtype, ", the second on ", threads, " threads");
+      const std::string problem = compare_bits(c, *first, got, when);
+      if (!problem.empty()) return problem;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+CaseResult run_case(const Case& c) {
+  const auto start = std::chrono::steady_clock::now();
+  CaseResult result;
+  GradcheckReport report;
+  auto check = [&](std::string_view what, auto&& body) {
+    std::string problem;
+    try {
+      problem = body();
+    } catch (const Error& e) {
+      problem = e.what();
+    }
+    if (!problem.empty()) result.details += concat("  ", what, ": ", problem, "\n");
+  };
+  auto in_f64 = [&](auto&& body) {
+    std::optional<ConvertScope> scope;
+    if (c.module) scope.emplace(*c.module, DType::f64);
+    return body();
+  };
+  check("gradient", [&] { return check_gradient(c, result, report); });
+  check("memory", [&] { return in_f64([&] { return check_memory(c); }); });
+  check("untracked", [&] { return in_f64([&] { return check_untracked(c); }); });
+  check("same input", [&] { return in_f64([&] { return check_same_input(c); }); });
+  check("f32", [&] { return check_f32(c, result); });
+  check("determinism", [&] { return check_determinism(c); });
+
+  result.passed = result.details.empty();
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+  const std::string name = c.name + std::string(c.name.size() < 48 ? 48 - c.name.size() : 1, ' ');
+  result.line = concat(result.passed ? "ok    " : "FAIL  ", name, "gradient ", number(result.gradient_error), ", f32 ",
+                       number(result.f32_error), ", ", report.kinks, " kinks, ",
+                       static_cast<std::int64_t>(elapsed.count()), " ms");
+  return result;
+}
+
+}  // namespace tapestry

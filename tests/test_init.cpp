@@ -1,0 +1,132 @@
+// Initial weights: bounds and deviations of the named schemes, and what they refuse.
+#include <doctest/doctest.h>
+
+#include <functional>
+
+#include "layers/init.h"
+#include "tests/compare.h"
+
+using namespace tapestry;
+
+namespace {
+
+struct Moments {
+  double largest = 0, mean = 0, std = 0;
+};
+
+// Over at least 1e5 draws, filling one weight of this shape again and again.
+Moments moments(const Shape& shape, const std::function<void(Parameter&, Rng&)>& fill) {
+  Rng rng(7);
+  Parameter p(shape);
+  Moments m;
+  double sum = 0, squares = 0, count = 0;
+  while (count < 1e5) {
+    fill(p, rng);
+    for (float value : p.value().to_vector<float>()) {
+      m.largest = std::max(m.largest, std::abs(static_cast<double>(value)));
+      sum += value;
+      squares += static_cast<double>(value) * value;
+    }
+    count += static_cast<double>(p.numel());
+  }
+  m.mean = sum / count;
+  m.std = std::sqrt(squares / count - m.mean * m.mean);
+  return m;
+}
+
+void check_uniform(const Moments& m, double bound) {
+  CHECK(m.largest <= bound * (1 + 1e-6));
+  CHECK(m.largest > 0.999 * bound);
+  CHECK(m.std == doctest::Approx(bound / std::sqrt(3.0)).epsilon(0.01));
+  CHECK(std::abs(m.mean) < 0.01 * bound);
+}
+
+void check_normal(const Moments& m, double std) {
+  CHECK(m.std == doctest::Approx(std).epsilon(0.01));
+  CHECK(std::abs(m.mean) < 0.012 * std);
+  CHECK(m.largest > 3.5 * std);  // not a uniform
+}
+
+}  // namespace
+
+TEST_CASE("R02 Fan-in and fan-out") {
+  const Shape weight{5, 3};  // in = 5, out = 3
+  CHECK(init::fans(weight).in == 5);
+  CHECK(init::fans(weight).out == 3);
+
+  check_uniform(moments(weight, [](Parameter& p, Rng& r) { init::xavier_uniform(p, r); }), 0.8660254);
+  check_normal(moments(weight, [](Parameter& p, Rng& r) { init::xavier_normal(p, r); }), 0.5);
+  check_normal(moments(weight, [](Parameter& p, Rng& r) { init::kaiming_normal(p, r); }), 0.6324555);
+  check_uniform(moments(weight, [](Parameter& p, Rng& r) { init::kaiming_uniform(p, r); }), 1.0954451);
+
+  const auto mode = init::Mode::fan_out;
+  check_normal(moments(weight, [=](Parameter& p, Rng& r) { init::kaiming_normal(p, r, mode); }), 0.8164966);
+  check_uniform(moments(weight, [=](Parameter& p, Rng& r) { init::kaiming_uniform(p, r, mode); }), 1.4142136);
+  check_uniform(moments(weight, [](Parameter& p, Rng& r) { init::xavier_uniform(p, r, 2); }), 1.7320508);
+  check_normal(moments(weight, [](Parameter& p, Rng& r) { init::xavier_normal(p, r, 2); }), 1.0);
+}
+
+TEST_CASE("R02 leading axes are a receptive field") {
+  const init::Fans f = init::fans({3, 2, 5, 4});
+  CHECK(f.in == 30);
+  CHECK(f.out == 24);
+}
+
+TEST_CASE("R02 rank below 2 throws, no elements are left alone") {
+  Rng rng(1);
+  Parameter vector(Shape{4}), number(Shape{}), nothing(Shape{0, 5});
+  CHECK_THROWS_WITH_AS(init::xavier_uniform(vector, rng),
+                       "init: fan_in and fan_out need a weight of rank 2 or more, not [4]; use normal, uniform or "
+                       "constant for a vector",
+                       Error);
+  CHECK_THROWS_AS(init::xavier_normal(number, rng), Error);
+  CHECK_THROWS_AS(init::kaiming_uniform(vector, rng), Error);
+  CHECK_THROWS_AS(init::kaiming_normal(number, rng), Error);
+  CHECK_NOTHROW(init::kaiming_normal(nothing, rng));
+  CHECK_NOTHROW(init::xavier_uniform(nothing, rng));
+  Parameter neither(Shape{0, 0});
+  CHECK_NOTHROW(init::xavier_uniform(neither, rng));
+}
+
+TEST_CASE("uniform, normal, constant and zeros") {
+  Rng rng(3);
+  Parameter p(Shape{200, 50});
+  init::uniform(p, rng, 2, 3);
+  for (float value : p.value().to_vector<float>()) CHECK((value >= 2 && value <= 3));
+  init::constant(p, 1.5);
+  CHECK(p.value().at(777) == 1.5);
+  init::zeros(p);
+  CHECK(max_abs(p.value()) == 0);
+  check_normal(moments({100, 100}, [](Parameter& q, Rng& r) { init::normal(q, r); }), 0.02);
+  init::normal(p, rng, 0, -4);
+  CHECK(p.value().at(0) == -4);
+  CHECK_THROWS_AS(init::normal(p, rng, -1), Error);
+  CHECK_THROWS_AS(init::uniform(p, rng, 1, -1), Error);
+}
+
+TEST_CASE("GPT-2's residual projections shrink with the depth") {
+  check_normal(moments({64, 64}, [](Parameter& p, Rng& r) { init::gpt2_residual(p, r, 8); }), 0.005);
+  Rng rng(1);
+  Parameter p(Shape{2, 2});
+  CHECK_THROWS_AS(init::gpt2_residual(p, rng, 0), Error);
+}
+
+TEST_CASE("a seed gives the same weights, every call others") {
+  Parameter a(Shape{9, 7}), b(Shape{9, 7});
+  Rng first(11), second(11), other(12);
+  init::xavier_normal(a, first);
+  init::xavier_normal(b, second);
+  CHECK(same_bits(a.value(), b.value()));
+  init::xavier_normal(b, second);
+  CHECK_FALSE(same_bits(a.value(), b.value()));
+  init::xavier_normal(b, other);
+  CHECK_FALSE(same_bits(a.value(), b.value()));
+}
+
+TEST_CASE("weights in f64") {
+  Rng rng(5);
+  Parameter p(Shape{30, 40}, DType::f64);
+  init::xavier_uniform(p, rng);
+  CHECK(max_abs(p.value()) <= std::sqrt(6.0 / 70));
+  CHECK(max_abs(p.value()) > 0.2);
+}

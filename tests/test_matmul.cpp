@@ -1,0 +1,263 @@
+// Batched products and linear layers against plain loops in double, forward and backward.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/kernels/linear.h"
+#include "core/kernels/matmul.h"
+#include "core/parallel.h"
+
+using namespace tapestry;
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// A number in [-1, 1) that depends on its arguments only.
+double value(std::int64_t i, std::uint64_t seed) {
+  std::uint64_t x = (static_cast<std::uint64_t>(i) + 1) * 0x9E3779B97F4A7C15u + seed * 0xD1B54A32D192ED03u;
+  x ^= x >> 32;
+  x *= 0xD6E8FEB86659FD93u;
+  return static_cast<double>(x >> 40) * 0x1p-23 - 1;
+}
+
+struct ThreadCount {
+  explicit ThreadCount(int count) { set_num_threads(count); }
+  ~ThreadCount() { set_num_threads(0); }
+};
+
+// The strides of an operand with these batch axes within the broadcast batch, in matrices.
+void set_strides(const Shape& own, const Shape& batch, std::int64_t* strides) {
+  const auto dense = own.strides();
+  for (int axis = 0; axis < batch.rank(); ++axis) {
+    const int i = axis - (batch.rank() - own.rank());
+    strides[axis] = i < 0 || own[i] == 1 ? 0 : dense[static_cast<std::size_t>(i)];
+  }
+}
+
+Tensor filled(const Shape& shape, DType dtype, std::uint64_t seed) {
+  Tensor t = empty(shape, dtype);
+  visit_float("test", dtype, [&]<class T>(TypeTag<T>) {
+    T* data = t.mutable_data<T>();
+    for (std::int64_t i = 0; i < t.numel(); ++i) data[i] = static_cast<T>(value(i, seed));
+  });
+  return t;
+}
+
+Shape join(const Shape& batch, std::int64_t rows, std::int64_t columns) {
+  std::vector<std::int64_t> dims(batch.dims().begin(), batch.dims().end());
+  dims.push_back(rows);
+  dims.push_back(columns);
+  return Shape(dims);
+}
+
+void check_close(const Tensor& got, const std::vector<double>& want, double limit) {
+  REQUIRE(got.numel() == static_cast<std::int64_t>(want.size()));
+  double worst = 0;
+  for (std::int64_t i = 0; i < got.numel(); ++i) {
+    const double difference = std::abs(got.at(i) - want[static_cast<std::size_t>(i)]);
+    if (!(difference <= worst)) worst = difference;
+  }
+  CHECK(worst <= limit);
+}
+
+// A gradient that is written for the first time onto NaN, or added to what is there.
+struct Target {
+  Target(const Shape& shape, DType dtype, bool add) {
+    slot.tensor = add ? filled(shape, dtype, 9) : full(shape, kNan, dtype);
+    slot.shape = shape;
+    slot.dtype = dtype;
+    slot.set = add;
+    start.resize(static_cast<std::size_t>(shape.numel()));
+    for (std::int64_t i = 0; add && i < shape.numel(); ++i) start[static_cast<std::size_t>(i)] = slot.tensor.at(i);
+  }
+  void check(std::vector<double> want, double limit) {
+    CHECK(writes == 1);
+    CHECK(slot.set);
+    for (std::size_t i = 0; i < want.size(); ++i) want[i] += start[i];
+    check_close(slot.tensor, want, limit);
+  }
+  Grad grad() { return Grad(&slot, &writes); }
+  GradSlot slot;
+  std::uint8_t writes = 0;
+  std::vector<double> start;
+};
+
+struct Batched {
+  Shape batch_a, batch_b;
+  std::int64_t m, n, k;
+};
+
+void check_batched(const Batched& c, DType dtype, bool ta, bool tb, bool add) {
+  MatmulLayout layout{.m = c.m,
+                      .n = c.n,
+                      .k = c.k,
+                      .transpose_a = ta,
+                      .transpose_b = tb,
+                      .batch = broadcast("test", c.batch_a, c.batch_b)};
+  set_strides(c.batch_a, layout.batch, layout.stride_a);
+  set_strides(c.batch_b, layout.batch, layout.stride_b);
+  CAPTURE(to_text(c.batch_a));
+  CAPTURE(to_text(c.batch_b));
+  CAPTURE(c.m);
+  CAPTURE(ta);
+  CAPTURE(tb);
+  CAPTURE(add);
+  const Tensor a = filled(ta ? join(c.batch_a, c.k, c.m) : join(c.batch_a, c.m, c.k), dtype, 1);
+  const Tensor b = filled(tb ? join(c.batch_b, c.n, c.k) : join(c.batch_b, c.k, c.n), dtype, 2);
+  const Tensor dy = filled(join(layout.batch, c.m, c.n), dtype, 3);
+  Tensor y = full(dy.shape(), kNan, dtype);
+  Target da(a.shape(), dtype, add), db(b.shape(), dtype, add);
+  cpu::matmul_forward(a, b, layout, y);
+  cpu::matmul_backward(dy, a, b, layout, da.grad(), db.grad());
+
+  std::vector<double> want_y(static_cast<std::size_t>(y.numel())), want_da(static_cast<std::size_t>(a.numel())),
+      want_db(static_cast<std::size_t>(b.numel()));
+  for (std::int64_t index = 0; index < layout.batch.numel(); ++index) {
+    std::int64_t rest = index, at_a = 0, at_b = 0;
+    for (int axis = layout.batch.rank() - 1; axis >= 0; rest /= layout.batch[axis--]) {
+      at_a += rest % layout.batch[axis] * layout.stride_a[axis];
+      at_b += rest % layout.batch[axis] * layout.stride_b[axis];
+    }
+    for (std::int64_t i = 0; i < c.m; ++i)
+      for (std::int64_t j = 0; j < c.n; ++j)
+        for (std::int64_t p = 0; p < c.k; ++p) {
+          const std::int64_t ia = at_a * c.m * c.k + (ta ? p * c.m + i : i * c.k + p);
+          const std::int64_t ib = at_b * c.k * c.n + (tb ? j * c.k + p : p * c.n + j);
+          const std::int64_t iy = (index * c.m + i) * c.n + j;
+          want_y[static_cast<std::size_t>(iy)] += a.at(ia) * b.at(ib);
+          want_da[static_cast<std::size_t>(ia)] += dy.at(iy) * b.at(ib);
+          want_db[static_cast<std::size_t>(ib)] += dy.at(iy) * a.at(ia);
+        }
+  }
+  const double limit = dtype == DType::f64 ? 1e-12 : 2e-5;
+  check_close(y, want_y, limit);
+  da.check(want_da, limit);
+  db.check(want_db, limit);
+}
+
+}  // namespace
+
+TEST_CASE("G02 G03 matmul broadcasts and transposes, forward and backward") {
+  const Batched cases[] = {
+      {{}, {}, 5, 7, 3},
+      {{3}, {3}, 4, 6, 5},           // one to one
+      {{2, 3}, {}, 4, 9, 5},         // b shared: rows are folded
+      {{}, {2, 3}, 4, 9, 5},         // a shared
+      {{2, 1}, {1, 3}, 3, 4, 5},     // both broadcast
+      {{2, 3, 1}, {3, 4}, 3, 2, 4},  // an axis each
+      {{1}, {5}, 1, 4, 1},           // (1) x (5, 4)
+      {{}, {}, 4, 4, 1},             // outer product
+      {{4}, {4}, 1, 1, 6},           // rows of length one
+      {{0}, {}, 3, 4, 5},            // empty batch: db is zero
+      {{2}, {2}, 3, 4, 0},           // empty sum
+      {{2}, {2}, 0, 4, 3},           // no rows: db is zero
+      {{3}, {1}, 40, 50, 60},        //
+      {{2}, {2}, 130, 131, 132},     // large enough to be spread one by one
+  };
+  for (const Batched& c : cases)
+    for (DType dtype : {DType::f32, DType::f64})
+      for (int flags = 0; flags < 8; ++flags)
+        check_batched(c, dtype, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0);
+}
+
+TEST_CASE("matmul gives the same bits for any number of threads") {
+  for (std::int64_t size : {20, 140}) {
+    MatmulLayout layout{.m = size, .n = size, .k = size, .batch = {3, 2}, .stride_a = {2, 1}, .stride_b = {0, 1}};
+    const Tensor a = filled({3, 2, size, size}, DType::f32, 1), b = filled({2, size, size}, DType::f32, 2);
+    Tensor first[3];
+    for (int threads : {1, 2, 3, 7}) {
+      const ThreadCount scope(threads);
+      Tensor y = empty(a.shape());
+      Target da(a.shape(), DType::f32, false), db(b.shape(), DType::f32, false);
+      cpu::matmul_forward(a, b, layout, y);
+      cpu::matmul_backward(y, a, b, layout, da.grad(), db.grad());
+      const Tensor now[3] = {y, da.slot.tensor, db.slot.tensor};
+      for (int i = 0; i < 3; ++i) {
+        if (!first[i]) first[i] = now[i];
+        CHECK(same_bits(first[i], now[i]));
+      }
+    }
+  }
+}
+
+TEST_CASE("linear and its gradients agree with plain loops") {
+  const struct {
+    std::int64_t m, n, k;
+  } cases[] = {{6, 4, 5}, {1, 33, 17}, {0, 4, 3}, {3, 4, 0}, {300, 65, 31}, {129, 200, 7}};
+  for (const auto& c : cases)
+    for (DType dtype : {DType::f32, DType::f64})
+      for (bool add : {false, true}) {
+        CAPTURE(c.m);
+        CAPTURE(c.n);
+        CAPTURE(c.k);
+        CAPTURE(add);
+        const Tensor x = filled({c.m, c.k}, dtype, 1), w = filled({c.k, c.n}, dtype, 2), bias = filled({c.n}, dtype, 3);
+        const Tensor dy = filled({c.m, c.n}, dtype, 4);
+        Tensor y = full({c.m, c.n}, kNan, dtype), y_without_bias = full({c.m, c.n}, kNan, dtype);
+        Target dx(x.shape(), dtype, add), dw(w.shape(), dtype, add), dbias(bias.shape(), dtype, add);
+        cpu::linear_forward(x, w, bias, y);
+        cpu::linear_forward(x, w, Tensor(), y_without_bias);
+        cpu::linear_backward(dy, x, w, dx.grad(), dw.grad(), dbias.grad());
+        cpu::linear_backward(dy, x, w, Grad(), Grad(), Grad());
+
+        std::vector<double> product(static_cast<std::size_t>(y.numel())), want(product), want_dx, want_dw, want_dbias;
+        want_dx.resize(static_cast<std::size_t>(x.numel()));
+        want_dw.resize(static_cast<std::size_t>(w.numel()));
+        want_dbias.resize(static_cast<std::size_t>(c.n));
+        for (std::int64_t i = 0; i < c.m; ++i)
+          for (std::int64_t j = 0; j < c.n; ++j) {
+            const std::size_t iy = static_cast<std::size_t>(i * c.n + j);
+            for (std::int64_t p = 0; p < c.k; ++p) {
+              product[iy] += x.at(i * c.k + p) * w.at(p * c.n + j);
+              want_dx[static_cast<std::size_t>(i * c.k + p)] += dy.at(i * c.n + j) * w.at(p * c.n + j);
+              want_dw[static_cast<std::size_t>(p * c.n + j)] += dy.at(i * c.n + j) * x.at(i * c.k + p);
+            }
+            want[iy] = product[iy] + bias.at(j);
+            want_dbias[static_cast<std::size_t>(j)] += dy.at(i * c.n + j);
+          }
+        const double limit = dtype == DType::f64 ? 1e-12 : 5e-5;
+        check_close(y, want, limit);
+        check_close(y_without_bias, product, limit);
+        dx.check(want_dx, limit);
+        dw.check(want_dw, limit);
+        dbias.check(want_dbias, limit);
+      }
+}
+
+TEST_CASE("linear gives the same bits for any number of threads") {
+  const Tensor x = filled({700, 100}, DType::f32, 1), w = filled({100, 333}, DType::f32, 2),
+               bias = filled({333}, DType::f32, 3);
+  Tensor first[4];
+  for (int threads : {1, 2, 3, 7}) {
+    const ThreadCount scope(threads);
+    Tensor y = empty({700, 333});
+    Target dx(x.shape(), DType::f32, false), dw(w.shape(), DType::f32, false), dbias(bias.shape(), DType::f32, false);
+    cpu::linear_forward(x, w, bias, y);
+    cpu::linear_backward(y, x, w, dx.grad(), dw.grad(), dbias.grad());
+    const Tensor now[4] = {y, dx.slot.tensor, dw.slot.tensor, dbias.slot.tensor};
+    for (int i = 0; i < 4; ++i) {
+      if (!first[i]) first[i] = now[i];
+      CHECK(same_bits(first[i], now[i]));
+    }
+  }
+}
+
+TEST_CASE("F12 linear on views at odd offsets equals the packed result") {
+  const std::int64_t rows = 19, in = 21, out = 37;
+  const Tensor x = filled({rows, in}, DType::f32, 1), w = filled({in, out}, DType::f32, 2);
+  Tensor want = empty({rows, out});
+  cpu::linear_forward(x, w, Tensor(), want);
+  for (std::int64_t offset : {1, 2, 3}) {
+    auto shifted = [&](const Tensor& t) {
+      Tensor view = zeros({t.numel() + offset}).rows(offset, t.numel()).reshape(t.shape());
+      view.copy_from(t);
+      return view;
+    };
+    Tensor y = shifted(full({rows, out}, kNan));
+    cpu::linear_forward(shifted(x), shifted(w), Tensor(), y);
+    CHECK(same_bits(y, want));
+  }
+}
