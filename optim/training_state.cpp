@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "core/io/hash.h"
 #include "core/io/hdf5_file.h"
 #include "optim/run_text.h"
 
@@ -108,9 +109,16 @@ void expect_optimizer(Loader& loader, const Optimizer& optimizer, const RunText&
 }  // namespace
 
 std::string weights_hash(Module& model) {
-  Hasher hasher;
-  for (const Entry& e : model_entries(model)) hasher.add(e.name, e.target);
-  return hasher.digits();
+  Hash128 hash;
+  for (const Entry& e : model_entries(model)) {
+    hash.add(e.name);
+    hash.add(name_of(e.target.dtype()));
+    hash.add(std::int64_t{e.target.shape().rank()});
+    for (const std::int64_t extent : e.target.shape().dims()) hash.add(extent);
+    const Tensor host = e.target.to(Device::cpu);
+    hash.add({host.raw_data(), static_cast<std::size_t>(host.bytes())});
+  }
+  return hash.hex();
 }
 
 void save_training_state(const std::string& path, Module& model, const Optimizer* optimizer, const RunState& run) {
