@@ -89,7 +89,7 @@ TEST_CASE("Every row of the catalogue passes all checks") {
 
 TEST_CASE("Every function of ops.h has a row") {
   const auto functions = scan::declared_functions(scan::read_file(kSource / "autograd/ops.h"));
-  CHECK(functions.size() > 40);
+  CHECK(functions.size() > 35);
   const std::set<std::string> without = missing(functions, covered());
   CHECK_MESSAGE(without.empty(), "no row in tests/cases covers ", joined(without));
 }

@@ -143,7 +143,7 @@ std::string check_same_input(const Case& c) {
     for (std::size_t j = i + 1; j < c.inputs.size(); ++j) {
       if (!(c.inputs[i].shape() == c.inputs[j].shape())) continue;
       std::vector<Tensor> inputs = c.inputs;
-      inputs[i] = inputs[j];
+      inputs[i] = inputs[j].clone();
       const Run apart = run(c, inputs);
       const Run together = run(c, inputs, [&](std::vector<Var>& x) { x[i] = x[j]; });
       const Tensor &a = apart.gradients[i], &b = apart.gradients[j], &sum = together.gradients[j];
