@@ -2,6 +2,11 @@
 // as much of C++ as the project's style uses.
 #pragma once
 
+// GCC 12 with AddressSanitizer sees uninitialised members inside std::regex (its bug 105562).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
