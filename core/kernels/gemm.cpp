@@ -13,10 +13,14 @@ namespace {
 using detail::divide_up, detail::round_up, detail::kTileColumns, detail::kTileRows;
 using simd::kLanes, simd::Vec;
 
+// A panel of b is kBlockK rows of kPanelColumns: 768 KiB of float, 384 KiB of double.
 template <class T>
-constexpr std::int64_t kBlockK = 1536 / sizeof(T);
-constexpr std::int64_t kStrips = 12;  // of a panel
-constexpr std::int64_t kBlockRows = 16 * kTileRows;
+constexpr std::int64_t kBlockK = 2048 / sizeof(T);
+template <class T>
+constexpr std::int64_t kPanelColumns = 1536 / sizeof(T);
+template <class T>
+constexpr std::int64_t kStrips = kPanelColumns<T> / kTileColumns<T>;
+constexpr std::int64_t kBlockRows = 128;  // of a, which pass over a panel together
 // Below so many rows a strip of b is not read often enough to be worth packing.
 constexpr std::int64_t kRowsWithoutPacking = 64;
 // What one thread should at least have to do: multiply-adds, or elements of b to read for a single row.
@@ -75,11 +79,11 @@ Strip<T> prepare_strip(const Gemm<T>& g, std::int64_t j, std::int64_t columns, T
   return {packed, step};
 }
 
-// One panel, one block of k: n is at most kStrips strips.
+// One panel, one block of k: n is at most kPanelColumns.
 template <class T>
 void multiply_panel(const Gemm<T>& g, Scratches<T>& memory) {
   T* packed_b = memory.b.get(round_up(g.n, kLanes<T>) * g.k);
-  std::array<Strip<T>, kStrips> strips;
+  std::array<Strip<T>, kStrips<T>> strips;
   for (std::int64_t s = 0, j = 0; j < g.n; ++s, j += kTileColumns<T>)
     strips[s] = prepare_strip(g, j, std::min(kTileColumns<T>, g.n - j), packed_b + j * g.k);
 
@@ -117,7 +121,7 @@ void multiply_panel(const Gemm<T>& g, Scratches<T>& memory) {
 template <class T>
 void multiply(const Gemm<T>& g) {
   Scratches<T>& memory = scratch<T>();
-  const std::int64_t panels = divide_up(g.n, kStrips * kTileColumns<T>);
+  const std::int64_t panels = divide_up(g.n, kPanelColumns<T>);
   const std::int64_t width = round_up(divide_up(g.n, panels), kTileColumns<T>);
   const std::int64_t depth = round_up(divide_up(g.k, divide_up(g.k, kBlockK<T>)), 8);
   for (std::int64_t j = 0; j < g.n; j += width) {
