@@ -1,6 +1,7 @@
 // Attention problems for tests, and attention written down naively: double precision, scores materialised, plain loops.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>

@@ -228,6 +228,17 @@ TEST_CASE("dropout is on in training and off in eval mode") {
   CHECK(same_bits(model(tokens).value(), first));
 }
 
+TEST_CASE("dropout of 1 leaves nothing of the embeddings nor of the blocks") {
+  GptConfig config = tiny();
+  config.dropout = 1;
+  Gpt model(config, 13);
+  const Tensor tokens = random_ids({2, 8}, 11, 14);
+  CHECK(max_abs(model(tokens).value()) == 0);
+  Rng rng(1);
+  const Mlp mlp({.width = 4, .dropout = 1}, rng);
+  CHECK(max_abs(mlp(random_normal({3, 4}, 1)).value()) == 0);
+}
+
 TEST_CASE("the key-value cache gives the logits of the whole sequence, for every split") {
   for (const DType dtype : {DType::f32, DType::f64})
     for (const NormPlacement norm : {NormPlacement::pre, NormPlacement::post})

@@ -2,11 +2,13 @@
 #include "core/io/hdf5_detail.h"
 
 #include <hdf5.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
 #include <mutex>
+#include <span>
+
+#include "core/io/hash.h"
 
 namespace tapestry::detail {
 
@@ -81,12 +83,8 @@ std::string_view hdf5_name_fault(std::string_view name) {
 }
 
 std::string hdf5_header(std::string_view content) {
-  XXH128_canonical_t digest;
-  XXH128_canonicalFromHash(&digest, XXH3_128bits(content.data(), content.size()));
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (const unsigned char byte : digest.digest) (hex += kDigits[byte >> 4]) += kDigits[byte & 15];
-  std::string header = concat(kHdf5HeaderMagic, "bytes ", content.size(), "\nxxh3_128 ", hex, "\n");
+  const std::string hash = hash_hex(std::as_bytes(std::span(content)));
+  std::string header = concat(kHdf5HeaderMagic, "bytes ", content.size(), "\nxxh3_128 ", hash, "\n");
   header.resize(kHdf5HeaderBytes);
   return header;
 }

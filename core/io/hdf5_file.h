@@ -31,7 +31,8 @@ class Hdf5Writer {
 
 // Reads a whole file and checks it before HDF5 sees it; throws with the path and "truncated or corrupt". Files of other
 // programs, without the header, are read as well, without the checksum. Sizes that a file claims are checked before
-// anything is allocated. A path inside the file is followed through hard links only.
+// anything is allocated. A path inside the file is followed through hard links only. The checksum guards against
+// accidents; a file made to attack HDF5 itself has a true one, so read files of strangers in a process of their own.
 class Hdf5Reader {
  public:
   explicit Hdf5Reader(std::string path);

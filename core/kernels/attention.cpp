@@ -1,8 +1,7 @@
 // Attention on the CPU: blocks of kBlock queries against all keys that the last of them sees, so scores take
 // kBlock * Tk elements of scratch per thread. Saved for backward: out and lse (see attention.h for the maths).
 // Hidden scores are selected to -inf, and hidden P and dS to 0, whatever stands in q, k, v or dout; products with a
-// factor that holds NaN or inf skip hidden positions one by one. A visible score of +inf or NaN makes its row NaN, one
-// of -inf has weight 0, and a row that has nothing else counts as a row with no visible key.
+// factor that holds NaN or inf skip hidden positions one by one.
 // Forward is parallel over (batch, head), backward over (batch, key-value head): every sum has one owner and one order.
 #include "core/kernels/attention.h"
 
@@ -271,6 +270,11 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask
             "attention: key_lengths must be i32 [", p.batch, "]");
   TAP_CHECK(lse.dtype() == accumulate_dtype(q.dtype()) && lse.numel() == p.batch * p.heads * p.q.length,
             "attention: lse must hold one ", accumulate_dtype(q.dtype()), " per batch, head and query");
+  const std::int64_t extent[4] = {p.batch, p.heads, p.q.length, p.k.length};
+  std::int64_t last = 0;
+  for (int axis = 0; axis < 4; ++axis) last += std::max<std::int64_t>(0, extent[axis] - 1) * p.mask_stride[axis];
+  TAP_CHECK(!mask || mask.numel() == 0 || last < mask.numel(), "attention: the mask strides reach element ", last,
+            " of ", mask.shape());
   check_view("q", p.q, p.heads, p, q);
   check_view("k", p.k, p.kv_heads, p, k);
   check_view("v", p.v, p.kv_heads, p, v);

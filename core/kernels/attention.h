@@ -2,6 +2,9 @@
 //   forward saves lse = logsumexp of each row (-inf where no key is visible);
 //   backward recomputes P = exp(S - lse) tile by tile:
 //     dv = P^T dout,  dP = dout v^T,  dS = P o (dP - rowsum(dout o out)),  dq = scale dS k,  dk = scale dS^T q.
+// Key j is hidden from query i by causality, key_lengths, a u8 mask of 0 or a float mask of -inf. What stands there has
+// no effect, NaN included. A row with no visible key gives out 0 and passes no gradient. A visible score of NaN or +inf
+// makes its row NaN (inf - inf); one of -inf has weight 0.
 #pragma once
 
 #include "core/kernels/kernel.h"

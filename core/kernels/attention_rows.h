@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 
 #include "core/kernels/attention.h"
 #include "core/kernels/attention_tile.h"

@@ -4,7 +4,10 @@
 // that of k.
 #pragma once
 
+#include <algorithm>
+
 #include "core/kernels/gemm_kernel.h"
+#include "core/kernels/simd.h"
 
 namespace tapestry::cpu::attn {
 
