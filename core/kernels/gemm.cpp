@@ -90,11 +90,11 @@ void multiply_panel(const Gemm<T>& g, Scratches<T>& memory) {
   for (std::int64_t i0 = 0; i0 < g.m; i0 += kBlockRows) {
     const std::int64_t rows = std::min(kBlockRows, g.m - i0);
     detail::Tile<T> tile{.k = g.k, .a_row = g.lda, .a_step = 1, .ldc = g.ldc, .add = g.add};
-    const T* a = g.a + i0 * g.lda;
+    const T* a = g.a + (g.transpose_a ? i0 : i0 * g.lda);
     std::int64_t a_tile = kTileRows * g.lda;  // from tile to tile
     if (g.transpose_a) {
       T* packed_a = memory.a.get(kBlockRows / kTileRows * detail::tile_stride<T>(g.k));
-      detail::pack_tiles(g.a + i0, g.lda, rows, g.k, packed_a);
+      detail::pack_tiles(a, g.lda, rows, g.k, packed_a);
       a = packed_a;
       a_tile = detail::tile_stride<T>(g.k);
       tile.a_row = 1;
