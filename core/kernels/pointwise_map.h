@@ -14,23 +14,35 @@ namespace tapestry::cpu {
 inline constexpr std::int64_t kMapBlock = 2048, kMapSerial = 16384;
 
 // One contiguous piece of a row. An input that repeats has mask 0 and points at a vector filled with its value.
-template <bool kAdd, class T, class F, std::size_t N>
-inline void map_run(T* __restrict__ out, std::array<const T*, N> in, std::array<std::int64_t, N> mask, std::int64_t n,
-                    F f) {
+template <class T, std::size_t N>
+struct MapPiece {
+  T* out;
+  bool add;
+  std::int64_t n;
+  std::array<const T*, N> in;
+  std::array<std::int64_t, N> mask;
+};
+
+template <class T, class F, std::size_t N>
+void map_piece(const MapPiece<T, N>& piece, F f) {
   using simd::kLanes;
+  T* __restrict__ out = piece.out;
+  const std::array<const T*, N> in = piece.in;
+  const std::array<std::int64_t, N> mask = piece.mask;
+  const bool add = piece.add;
   const auto apply = [&](auto load) {
     return [&]<std::size_t... k>(std::index_sequence<k...>) { return f(load(in[k], mask[k])...); }
     (std::make_index_sequence<N>{});
   };
   std::int64_t i = 0;
-  for (; i + kLanes<T> <= n; i += kLanes<T>) {
+  for (; i + kLanes<T> <= piece.n; i += kLanes<T>) {
     simd::Vec<T> y = apply([i](const T* p, std::int64_t m) { return simd::load(p + (i & m)); });
-    if constexpr (kAdd) y += simd::load(out + i);
+    if (add) y += simd::load(out + i);
     simd::store(out + i, y);
   }
-  if (const std::int64_t rest = n - i; rest > 0) {
+  if (const std::int64_t rest = piece.n - i; rest > 0) {
     simd::Vec<T> y = apply([=](const T* p, std::int64_t m) { return simd::load_partial(p + (i & m), rest, T(1)); });
-    if constexpr (kAdd) y += simd::load_partial(out + i, rest);
+    if (add) y += simd::load_partial(out + i, rest);
     simd::store_partial(out + i, y, rest);
   }
 }
@@ -46,9 +58,11 @@ MapInput<T> map_input(const Tensor& t, const Shape& shape) {
   return {t.data<T>(), broadcast_strides(t.shape(), shape)};
 }
 
-// out, contiguous of `shape`, is overwritten (or added to) with f of the inputs. f takes and returns Vec<T>.
-template <class T, class F, std::size_t N>
-void map(const Shape& shape, T* out, bool add, const MapInput<T> (&in)[N], F f) {
+// Cuts `shape` into pieces of rows and hands them to call(f, piece), spread over threads. Knows nothing of the formula,
+// so it is compiled once for each number of inputs.
+template <class T, std::size_t N>
+void map_pieces(const Shape& shape, T* out, bool add, const MapInput<T> (&in)[N],
+                void (*call)(const void* f, const MapPiece<T, N>&), const void* f) {
   std::array<Strides, N + 1> all{};
   for (std::size_t k = 0; k < N; ++k) all[k] = in[k].strides;
   all[N] = shape.strides();
@@ -62,24 +76,18 @@ void map(const Shape& shape, T* out, bool add, const MapInput<T> (&in)[N], F f) 
     std::int64_t at = begin % blocks * block;
     T repeated[N][simd::kLanes<T>];
     for (std::int64_t item = begin; item < end; ++item) {
-      std::array<const T*, N> from;
-      std::array<std::int64_t, N> mask;
+      MapPiece<T, N> piece{out + row.offset(N) + at, add, std::min(block, inner - at), {}, {}};
       for (std::size_t k = 0; k < N; ++k) {
-        from[k] = in[k].data + row.offset(k);
-        mask[k] = walk.inner_stride(k) == 0 ? 0 : -1;
-        if (mask[k]) {
-          from[k] += at;
+        const T* from = in[k].data + row.offset(k);
+        piece.mask[k] = walk.inner_stride(k) == 0 ? 0 : -1;
+        if (piece.mask[k]) {
+          piece.in[k] = from + at;
         } else {
-          simd::store(repeated[k], simd::splat(*from[k]));
-          from[k] = repeated[k];
+          simd::store(repeated[k], simd::splat(*from));
+          piece.in[k] = repeated[k];
         }
       }
-      T* to = out + row.offset(N) + at;
-      const std::int64_t n = std::min(block, inner - at);
-      if (add)
-        map_run<true>(to, from, mask, n, f);
-      else
-        map_run<false>(to, from, mask, n, f);
+      call(f, piece);
       at += block;
       if (at >= inner) {
         at = 0;
@@ -87,6 +95,14 @@ void map(const Shape& shape, T* out, bool add, const MapInput<T> (&in)[N], F f) 
       }
     }
   });
+}
+
+// out, contiguous of `shape`, is overwritten (or added to) with f of the inputs. f takes and returns Vec<T>.
+template <class T, class F, std::size_t N>
+void map(const Shape& shape, T* out, bool add, const MapInput<T> (&in)[N], F f) {
+  map_pieces<T, N>(
+      shape, out, add, in,
+      [](const void* g, const MapPiece<T, N>& piece) { map_piece(piece, *static_cast<const F*>(g)); }, &f);
 }
 
 }  // namespace tapestry::cpu
