@@ -11,6 +11,18 @@ namespace {
 
 constexpr int kCallBits = 24;  // random ops within one step; the step takes the other 40 bits of a stream number
 
+constexpr int kRounds = 10;
+constexpr std::uint32_t kKeyStep0 = 0x9E3779B9u, kKeyStep1 = 0xBB67AE85u;  // added to the key after each round
+
+inline void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2, std::uint32_t& c3, std::uint32_t k0,
+                         std::uint32_t k1) {
+  const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0, p1 = std::uint64_t{0xCD9E8D57u} * c2;
+  c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
+  c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
+  c1 = static_cast<std::uint32_t>(p1);
+  c3 = static_cast<std::uint32_t>(p0);
+}
+
 // ln(x) for x in (0, 1]: exponent and a series in (m - 1) / (m + 1), |error| < 2e-7. Own code, so that every device
 // draws the same numbers.
 float log_unit(float x) {
@@ -81,16 +93,36 @@ std::array<std::uint32_t, 4> philox(std::uint64_t counter_low, std::uint64_t cou
   auto c0 = static_cast<std::uint32_t>(counter_low), c1 = static_cast<std::uint32_t>(counter_low >> 32);
   auto c2 = static_cast<std::uint32_t>(counter_high), c3 = static_cast<std::uint32_t>(counter_high >> 32);
   auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0, p1 = std::uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<std::uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c2 = static_cast<std::uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c1 = static_cast<std::uint32_t>(p1);
-    c3 = static_cast<std::uint32_t>(p0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+  for (int round = 0; round < kRounds; ++round) {
+    philox_round(c0, c1, c2, c3, k0, k1);
+    k0 += kKeyStep0;
+    k1 += kKeyStep1;
   }
   return {c0, c1, c2, c3};
+}
+
+void random_run(RandomKey key, std::int64_t first, std::uint32_t* bits) {
+  constexpr int kBlocks = kRandomRun / 4;
+  std::uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+  for (int b = 0; b < kBlocks; ++b) {
+    const std::uint64_t counter = (static_cast<std::uint64_t>(first) >> 2) + static_cast<std::uint64_t>(b);
+    c0[b] = static_cast<std::uint32_t>(counter);
+    c1[b] = static_cast<std::uint32_t>(counter >> 32);
+    c2[b] = static_cast<std::uint32_t>(key.stream);
+    c3[b] = static_cast<std::uint32_t>(key.stream >> 32);
+  }
+  auto k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
+  for (int round = 0; round < kRounds; ++round) {
+    for (int b = 0; b < kBlocks; ++b) philox_round(c0[b], c1[b], c2[b], c3[b], k0, k1);
+    k0 += kKeyStep0;
+    k1 += kKeyStep1;
+  }
+  for (int b = 0; b < kBlocks; ++b) {
+    bits[4 * b] = c0[b];
+    bits[4 * b + 1] = c1[b];
+    bits[4 * b + 2] = c2[b];
+    bits[4 * b + 3] = c3[b];
+  }
 }
 
 float RandomKey::normal(std::int64_t i) const {

@@ -26,6 +26,10 @@ struct RandomKey {
   std::int64_t below(std::int64_t i, std::int64_t bound) const;  // in [0, bound), from 64 bits
 };
 
+// Many at once, computed side by side in vectors: bits[i] = key.bits(first + i) for i < kRandomRun. first % 4 == 0.
+inline constexpr int kRandomRun = 256;
+void random_run(RandomKey key, std::int64_t first, std::uint32_t* bits);
+
 // An independent seed for one purpose ("init", "data", "sample"), so that no two uses share numbers.
 std::uint64_t derive_seed(std::uint64_t seed, std::string_view purpose);
 

@@ -127,14 +127,14 @@ struct Call {
 
   // What dropout multiplies the weights of one query with: 0 or 1 / (1 - p).
   void dropout_factors(std::int64_t row_index, std::int64_t count, T* factors) const {
-    const RandomKey& key = problem.options.dropout_key;
     const double p = problem.options.dropout;
     const T kept_factor = static_cast<T>(p < 1 ? 1 / (1 - p) : 0);
-    std::array<std::uint32_t, 4> words{};
-    for (std::int64_t j = 0; j < count; ++j) {
-      const std::int64_t element = row_index * keys + j;
-      if (j == 0 || element % 4 == 0) words = philox(static_cast<std::uint64_t>(element) >> 2, key.stream, key.seed);
-      factors[j] = uniform_from_bits(words[static_cast<std::size_t>(element % 4)]) >= p ? kept_factor : T(0);
+    const std::int64_t begin = row_index * keys;
+    std::uint32_t bits[kRandomRun];
+    for (std::int64_t j = 0; j < count;) {
+      const std::int64_t first = (begin + j) / 4 * 4, end = std::min(count, first + kRandomRun - begin);
+      random_run(problem.options.dropout_key, first, bits);
+      for (; j < end; ++j) factors[j] = uniform_from_bits(bits[begin + j - first]) >= p ? kept_factor : T(0);
     }
   }
 };

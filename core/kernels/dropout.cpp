@@ -11,39 +11,6 @@ namespace tapestry::cpu {
 
 namespace {
 
-constexpr int kBlocks = 64;        // Philox blocks computed side by side
-constexpr int kRun = 4 * kBlocks;  // random words they give
-
-// bits[i] = key.bits(first + i). `first` is a multiple of 4. The loops over blocks become vector code.
-void random_run(RandomKey key, std::int64_t first, std::uint32_t* bits) {
-  std::uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
-  for (int b = 0; b < kBlocks; ++b) {
-    const std::uint64_t counter = (static_cast<std::uint64_t>(first) >> 2) + static_cast<std::uint64_t>(b);
-    c0[b] = static_cast<std::uint32_t>(counter);
-    c1[b] = static_cast<std::uint32_t>(counter >> 32);
-    c2[b] = static_cast<std::uint32_t>(key.stream);
-    c3[b] = static_cast<std::uint32_t>(key.stream >> 32);
-  }
-  auto k0 = static_cast<std::uint32_t>(key.seed), k1 = static_cast<std::uint32_t>(key.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    for (int b = 0; b < kBlocks; ++b) {
-      const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * c0[b], p1 = std::uint64_t{0xCD9E8D57u} * c2[b];
-      c0[b] = static_cast<std::uint32_t>(p1 >> 32) ^ c1[b] ^ k0;
-      c2[b] = static_cast<std::uint32_t>(p0 >> 32) ^ c3[b] ^ k1;
-      c1[b] = static_cast<std::uint32_t>(p1);
-      c3[b] = static_cast<std::uint32_t>(p0);
-    }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  for (int b = 0; b < kBlocks; ++b) {
-    bits[4 * b] = c0[b];
-    bits[4 * b + 1] = c1[b];
-    bits[4 * b + 2] = c2[b];
-    bits[4 * b + 3] = c3[b];
-  }
-}
-
 template <class T>
 void drop_run(const std::uint32_t* __restrict bits, std::uint32_t threshold, const T* __restrict from, T scale,
               T* __restrict to, std::int64_t n, bool add) {
@@ -59,11 +26,11 @@ template <class T>
 void drop(const T* from, double p, RandomKey key, T* to, std::int64_t n, bool add) {
   const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 0x1p24));
   const T scale = p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
-  parallel_for((n + kRun - 1) / kRun, grain_for(kRun), [=](std::int64_t begin, std::int64_t end) {
-    std::uint32_t bits[kRun];
-    for (std::int64_t first = begin * kRun; first < std::min(end * kRun, n); first += kRun) {
+  parallel_for((n + kRandomRun - 1) / kRandomRun, grain_for(kRandomRun), [=](std::int64_t begin, std::int64_t end) {
+    std::uint32_t bits[kRandomRun];
+    for (std::int64_t first = begin * kRandomRun; first < std::min(end * kRandomRun, n); first += kRandomRun) {
       random_run(key, first, bits);
-      drop_run(bits, threshold, from + first, scale, to + first, std::min<std::int64_t>(kRun, n - first), add);
+      drop_run(bits, threshold, from + first, scale, to + first, std::min<std::int64_t>(kRandomRun, n - first), add);
     }
   });
 }
