@@ -232,8 +232,8 @@ class Run {
     namespace fs = std::filesystem;
     std::error_code error;
     fs::create_directories(o_.out_dir, error);
-    TAP_CHECK(fs::is_directory(o_.out_dir), "--out_dir: '", o_.out_dir,
-              "' cannot be made into a folder: ", error ? error.message() : "a file of that name exists");
+    TAP_CHECK(!error && fs::is_directory(o_.out_dir), "--out_dir: '", o_.out_dir,
+              "' cannot be made into a folder: ", error.message());
     const std::string path = o_.checkpoint(), kept = previous_checkpoint(path), metrics = o_.out_dir + "/metrics";
     if (o_.resume || !fs::exists(path)) return;
     try {
