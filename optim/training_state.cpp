@@ -2,48 +2,17 @@
 // The text of /run is in run_text.cpp.
 #include "optim/training_state.h"
 
-#include <xxhash.h>
-
 #include <cstdio>
 #include <set>
 #include <utility>
 
+#include "core/io/hash.h"
 #include "core/io/hdf5_file.h"
 #include "optim/run_text.h"
 
 namespace tapestry {
 
 namespace {
-
-class Hasher {
- public:
-  Hasher() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }
-
-  void add(const std::string& name, const Tensor& tensor) {
-    add_text(name);
-    add_text(name_of(tensor.dtype()));
-    add_number(tensor.shape().rank());
-    for (const std::int64_t extent : tensor.shape().dims()) add_number(extent);
-    const Tensor host = tensor.to(Device::cpu);
-    XXH3_128bits_update(state_.get(), host.raw_data(), static_cast<std::size_t>(host.bytes()));
-  }
-
-  std::string digits() const {
-    const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
-    char text[33];
-    std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                  static_cast<unsigned long long>(hash.low64));
-    return text;
-  }
-
- private:
-  void add_number(std::int64_t number) { XXH3_128bits_update(state_.get(), &number, sizeof number); }
-  void add_text(std::string_view text) {
-    add_number(static_cast<std::int64_t>(text.size()));
-    XXH3_128bits_update(state_.get(), text.data(), text.size());
-  }
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
-};
 
 // One dataset and where it belongs.
 struct Entry {
@@ -140,9 +109,16 @@ void expect_optimizer(Loader& loader, const Optimizer& optimizer, const RunText&
 }  // namespace
 
 std::string weights_hash(Module& model) {
-  Hasher hasher;
-  for (const Entry& e : model_entries(model)) hasher.add(e.name, e.target);
-  return hasher.digits();
+  Hash128 hash;
+  for (const Entry& e : model_entries(model)) {
+    hash.add(e.name);
+    hash.add(name_of(e.target.dtype()));
+    hash.add(std::int64_t{e.target.shape().rank()});
+    for (const std::int64_t extent : e.target.shape().dims()) hash.add(extent);
+    const Tensor host = e.target.to(Device::cpu);
+    hash.add({host.raw_data(), static_cast<std::size_t>(host.bytes())});
+  }
+  return hash.hex();
 }
 
 void save_training_state(const std::string& path, Module& model, const Optimizer* optimizer, const RunState& run) {

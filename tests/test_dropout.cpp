@@ -71,6 +71,14 @@ TEST_CASE_TEMPLATE("G15 Dropout limits", T, float, double) {
   for (double p : {-0.1, 1.1, kNaN}) CHECK_THROWS_AS(run(x, p), Error);
 }
 
+TEST_CASE("an element whose number equals p is kept") {
+  for (std::int64_t i : {0, 7, 500}) {
+    const double p = kKey.uniform(i);
+    CHECK(run(full({501}, 1), p).at(i) > 0);
+    CHECK(run(full({501}, 1), std::nextafter(p, 1)).at(i) == 0);
+  }
+}
+
 TEST_CASE("keys with other seeds or streams give other masks") {
   const Tensor x = full({256}, 1);
   const Tensor y = run(x, 0.5);

@@ -57,9 +57,10 @@ void check_model(NormPlacement placement, DType dtype, double tolerance, double 
     optimizer.step({.lr = 1e-2});
   }
   if (dtype != DType::f64 || placement != NormPlacement::pre) return;
+  // The gradient of a key's bias is 0 but for rounding, which AdamW divides by its eps: hence not 1e-9.
   for (const NamedParameter& p : all) {
     CAPTURE(p.name);
-    CHECK(relative_error(p.parameter->value(), reference().read(from + "final/" + p.name)) < tolerance);
+    CHECK(relative_error(p.parameter->value(), reference().read(from + "final/" + p.name)) < 1e-8);
   }
 }
 

@@ -6,14 +6,10 @@
 
 #include "core/kernels/ids.h"
 #include "core/kernels/rows.h"
-#include "core/kernels/simd_math.h"
 
 namespace tapestry::cpu {
 
 namespace {
-
-template <class T>
-constexpr T kMinusInfinity = -std::numeric_limits<T>::infinity();
 
 std::int64_t check_and_count(const Ids& targets, std::int64_t rows, std::int64_t classes, std::int64_t ignore_index) {
   std::int64_t valid = 0;
@@ -26,18 +22,6 @@ std::int64_t check_and_count(const Ids& targets, std::int64_t rows, std::int64_t
     ++valid;
   }
   return valid;
-}
-
-// Writes {log(sum(exp(z - max))), max}. A row of -inf only gets {-inf, 0}: its loss and gradient are NaN.
-template <class T>
-void row_statistics(const T* z, std::int64_t n, T* stats) {
-  const T max = row_max(z, n);
-  const T shift = max == kMinusInfinity<T> ? T(0) : max;
-  const T total = row_sum<T>(n, [=](std::int64_t i, auto count) {
-    return simd::exp(simd::load_partial(z + i, count, kMinusInfinity<T>) - shift);
-  });
-  stats[0] = std::log(total);
-  stats[1] = shift;
 }
 
 // dz = (softmax(z) - onehot(target)) * scale for one row.
@@ -71,7 +55,9 @@ void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int
         losses[row] = row_stat[0] = row_stat[1] = 0;
         return;
       }
-      row_statistics(z + row * n, n, row_stat);
+      const T shift = row_shift(z + row * n, n);
+      row_stat[0] = std::log(row_exp_sum(z + row * n, n, shift));
+      row_stat[1] = shift;
       losses[row] = row_stat[0] - (z[row * n + t] - row_stat[1]);
     });
     double total = 0;

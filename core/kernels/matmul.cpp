@@ -24,16 +24,7 @@ struct Matrices {
   Strides strides;
 };
 
-// True when the batch axes follow each other in memory without a gap or a repetition.
-bool is_dense(const Shape& batch, Strides strides) {
-  std::int64_t expected = 1;
-  for (int axis = batch.rank() - 1; axis >= 0; --axis) {
-    if (batch[axis] != 1 && strides[axis] != expected) return false;
-    expected *= batch[axis];
-  }
-  return true;
-}
-
+// True where the operand is one matrix for the whole batch. The other two then have every batch axis, without gaps.
 bool is_single(const Shape& batch, Strides strides) {
   for (int axis = 0; axis < batch.rank(); ++axis)
     if (batch[axis] != 1 && strides[axis] != 0) return false;
@@ -71,12 +62,11 @@ void multiply_batches(const Shape& batch, Gemm<T> g, Matrices<const T> a, Matric
   g.a = a.data, g.b = b.data, g.c = c.data;
   g.lda = a.columns, g.ldb = b.columns, g.ldc = c.columns;
 
-  const bool dense_a = is_dense(batch, a.strides);
-  if (!g.transpose_a && dense_a && is_single(batch, b.strides) && is_dense(batch, c.strides)) {
+  if (!g.transpose_a && is_single(batch, b.strides)) {
     g.m *= batch.numel();  // the batch is more rows of one product
     return gemm(g);
   }
-  if (g.transpose_a && !g.transpose_b && dense_a && is_dense(batch, b.strides) && is_single(batch, c.strides)) {
+  if (g.transpose_a && !g.transpose_b && is_single(batch, c.strides)) {
     g.k *= batch.numel();  // the batch is more terms of one sum
     return gemm(g);
   }

@@ -13,7 +13,7 @@ struct MatmulLayout {
   std::int64_t stride_a[Shape::kMaxRank] = {}, stride_b[Shape::kMaxRank] = {};
 };
 
-// With one of the operands not batched at all, the batch is folded into the rows: one large product.
+// Where b is not batched and a not transposed, the batch is folded into the rows: one large product.
 TAP_KERNEL(matmul_forward, const Tensor& a, const Tensor& b, const MatmulLayout& layout, Tensor& y)
 // da = dy b^T, db = a^T dy (transposed where the flags say so), summed over the batch axes that broadcast.
 TAP_KERNEL(matmul_backward, const Tensor& dy, const Tensor& a, const Tensor& b, const MatmulLayout& layout, Grad da,

@@ -7,7 +7,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "core/kernels/simd.h"
+#include "core/kernels/simd_math.h"
 #include "core/parallel.h"
 #include "core/tensor.h"
 
@@ -83,15 +83,28 @@ inline T row_sum(std::int64_t n, F&& f) {
   return row_sums<T, 1>(n, [&](std::int64_t i, auto count) { return Vectors<T, 1>{f(i, count)}; })[0];
 }
 
-// The largest element that is not NaN, -inf where there is none.
 template <class T>
-inline T row_max(const T* x, std::int64_t n) {
-  constexpr T kLowest = -std::numeric_limits<T>::infinity();
+inline constexpr T kMinusInfinity = -std::numeric_limits<T>::infinity();
+
+// What is subtracted before exp: the largest element, or 0 where all are -inf, so that no difference is inf - inf.
+// NaN is passed over here; exp brings it back.
+template <class T>
+inline T row_shift(const T* x, std::int64_t n) {
   const auto larger = [](auto a, auto b) { return b > a ? b : a; };
-  const auto max = reduce_vectors<T>(n, simd::splat(kLowest), larger, [x](std::int64_t i, auto count) {
-    return simd::load_partial(x + i, count, kLowest);
+  const auto lanes = reduce_vectors<T>(n, simd::splat(kMinusInfinity<T>), larger, [x](std::int64_t i, auto count) {
+    return simd::load_partial(x + i, count, kMinusInfinity<T>);
   });
-  return simd::fold<simd::kLanes<T>, T>(max, larger);
+  const T max = simd::fold<simd::kLanes<T>, T>(lanes, larger);
+  return max == kMinusInfinity<T> ? T(0) : max;
+}
+
+// Sum of exp(x - shift); 0 where all x are -inf. Busy with arithmetic, it has the next row fetched meanwhile.
+template <class T>
+inline T row_exp_sum(const T* x, std::int64_t n, T shift) {
+  return row_sum<T>(n, [=](std::int64_t i, auto count) {
+    __builtin_prefetch(x + n + i, 0, 2);
+    return simd::exp(simd::load_partial(x + i, count, kMinusInfinity<T>) - shift);
+  });
 }
 
 // Writes v, or adds it to what is there. Memory that is overwritten is not read.

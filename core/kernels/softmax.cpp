@@ -5,20 +5,10 @@
 #include <cmath>
 
 #include "core/kernels/rows.h"
-#include "core/kernels/simd_math.h"
 
 namespace tapestry::cpu {
 
 namespace {
-
-template <class T>
-constexpr T kMinusInfinity = -std::numeric_limits<T>::infinity();
-
-template <class T>
-T row_shift(const T* x, std::int64_t n) {
-  const T max = row_max(x, n);
-  return max == kMinusInfinity<T> ? T(0) : max;
-}
 
 template <class T>
 void softmax_row(const T* x, T* y, std::int64_t n) {
@@ -37,9 +27,7 @@ void softmax_row(const T* x, T* y, std::int64_t n) {
 template <class T>
 void log_softmax_row(const T* x, T* y, std::int64_t n) {
   const T shift = row_shift(x, n);
-  const T total = row_sum<T>(n, [=](std::int64_t i, auto count) {
-    return simd::exp(simd::load_partial(x + i, count, kMinusInfinity<T>) - shift);
-  });
+  const T total = row_exp_sum(x, n, shift);
   const T log_total = total == 0 ? T(0) : std::log(total);
   for_each_vector<T>(n, [=](std::int64_t i, auto count) {
     simd::store_partial(y + i, (simd::load_partial(x + i, count) - shift) - log_total, count);
@@ -71,49 +59,44 @@ void log_softmax_backward_row(const T* dy, const T* y, T* dx, std::int64_t n, bo
   });
 }
 
+// row(x, y, n) for every row.
+template <class Row>
+void forward_rows(std::string_view op, const Tensor& x, Tensor& y, Row row) {
+  visit_float(op, x.dtype(), [&]<class T>(TypeTag<T>) {
+    const T* px = x.data<T>();
+    T* py = y.mutable_data<T>();
+    const std::int64_t n = x.shape().back();
+    parallel_rows(x.shape().rows(), n, [=](std::int64_t i) { row(px + i * n, py + i * n, n); });
+  });
+}
+
+// row(dy, y, dx, n, add) for every row.
+template <class Row>
+void backward_rows(std::string_view op, const Tensor& dy, const Tensor& y, const Grad& dx, Row row) {
+  if (!dx) return;
+  const bool add = dx.claim();
+  visit_float(op, y.dtype(), [&]<class T>(TypeTag<T>) {
+    const T *pdy = dy.data<T>(), *py = y.data<T>();
+    T* pdx = dx.data<T>();
+    const std::int64_t n = y.shape().back();
+    parallel_rows(y.shape().rows(), n, [=](std::int64_t i) { row(pdy + i * n, py + i * n, pdx + i * n, n, add); });
+  });
+}
+
 }  // namespace
 
 void softmax_forward(const Tensor& x, Tensor& y) {
-  visit_float("softmax", x.dtype(), [&]<class T>(TypeTag<T>) {
-    const T* px = x.data<T>();
-    T* py = y.mutable_data<T>();
-    const std::int64_t n = x.shape().back();
-    parallel_rows(x.shape().rows(), n, [=](std::int64_t row) { softmax_row(px + row * n, py + row * n, n); });
-  });
+  forward_rows("softmax", x, y, [](auto... args) { softmax_row(args...); });
 }
-
 void softmax_backward(const Tensor& dy, const Tensor& y, Grad dx) {
-  if (!dx) return;
-  const bool add = dx.claim();
-  visit_float("softmax_backward", y.dtype(), [&]<class T>(TypeTag<T>) {
-    const T *pdy = dy.data<T>(), *py = y.data<T>();
-    T* pdx = dx.data<T>();
-    const std::int64_t n = y.shape().back();
-    parallel_rows(y.shape().rows(), n,
-                  [=](std::int64_t row) { softmax_backward_row(pdy + row * n, py + row * n, pdx + row * n, n, add); });
-  });
+  backward_rows("softmax_backward", dy, y, dx, [](auto... args) { softmax_backward_row(args...); });
 }
 
 void log_softmax_forward(const Tensor& x, Tensor& y) {
-  visit_float("log_softmax", x.dtype(), [&]<class T>(TypeTag<T>) {
-    const T* px = x.data<T>();
-    T* py = y.mutable_data<T>();
-    const std::int64_t n = x.shape().back();
-    parallel_rows(x.shape().rows(), n, [=](std::int64_t row) { log_softmax_row(px + row * n, py + row * n, n); });
-  });
+  forward_rows("log_softmax", x, y, [](auto... args) { log_softmax_row(args...); });
 }
-
 void log_softmax_backward(const Tensor& dy, const Tensor& y, Grad dx) {
-  if (!dx) return;
-  const bool add = dx.claim();
-  visit_float("log_softmax_backward", y.dtype(), [&]<class T>(TypeTag<T>) {
-    const T *pdy = dy.data<T>(), *py = y.data<T>();
-    T* pdx = dx.data<T>();
-    const std::int64_t n = y.shape().back();
-    parallel_rows(y.shape().rows(), n, [=](std::int64_t row) {
-      log_softmax_backward_row(pdy + row * n, py + row * n, pdx + row * n, n, add);
-    });
-  });
+  backward_rows("log_softmax_backward", dy, y, dx, [](auto... args) { log_softmax_backward_row(args...); });
 }
 
 }  // namespace tapestry::cpu

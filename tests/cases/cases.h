@@ -23,7 +23,7 @@ struct Case {
   std::vector<Tensor> inputs;                // f64, every one of them differentiable
   GradcheckFunction function;                // captures whatever is not differentiable
   std::shared_ptr<Module> module = nullptr;  // of a layer: `function` uses it, and its parameters are checked too
-  GradcheckOptions gradcheck = {.max_kink_share = 0};
+  GradcheckOptions gradcheck = {.full_jacobian_limit = 10'000, .probes = 3, .max_kink_share = 0};
   double f32_tolerance = 1e-5;  // between f32 and f64 results, relative to the largest entry of the tensor
   bool same_input = true;       // inputs of equal shape may be one and the same Var
 

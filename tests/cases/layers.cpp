@@ -48,6 +48,7 @@ void add_simple(std::vector<Case>& cases, Rng& rng) {
   cases.push_back(layer_row("Linear 7 to 5 without bias", Linear(7, 5, rng, false), {2, 3, 7}));
   cases.push_back(layer_row("Linear 131 to 67", Linear(131, 67, rng), {43, 131}));
   cases.push_back(layer_row("LayerNorm 1", LayerNorm(1), {3, 1}));
+  cases.back().f32_tolerance = 1e-2;  // dx is 0 here, so only rounding noise is compared
   cases.push_back(layer_row("LayerNorm 33", LayerNorm(33), {2, 3, 33}));
   cases.push_back(layer_row("LayerNorm 257", LayerNorm(257), {31, 257}));
   cases.push_back(layer_row("Embedding 5 of 3", Embedding(5, 3, rng), {}, [](const Embedding& e, std::span<const Var>) {

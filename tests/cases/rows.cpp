@@ -37,6 +37,8 @@ void add_layernorm(std::vector<Case>& cases) {
     const Shape channels{s.back()};
     cases.push_back(row(concat("layernorm ", s), {normal(s, 1), normal(channels, 2), normal(channels, 3)},
                         [](const Var& x, const Var& w, const Var& b) { return layernorm(x, w, b); }));
+    // Of one or two channels dx is 0 or nearly so; what f32 leaves of it is rounding noise times rstd.
+    if (s.back() <= 2) cases.back().f32_tolerance = 1e-2;
   }
   cases.push_back(row("layernorm [3, 7] eps 0.5", {normal({3, 7}, 1), normal({7}, 2), normal({7}, 3)},
                       [](const Var& x, const Var& w, const Var& b) { return layernorm(x, w, b, 0.5); }));

@@ -1,0 +1,219 @@
+// Runs the gradient-check catalogue, and checks that it is complete and that each of its checks can fail.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+
+#include "core/parallel.h"
+#include "tests/cases/cases.h"
+#include "tests/source_scan.h"
+
+using namespace tapestry;
+
+namespace {
+
+const std::filesystem::path kSource = TAPESTRY_SOURCE_DIR;
+
+std::set<std::string> covered() {
+  std::set<std::string> names;
+  for (const Case& c : all_cases()) names.insert(c.covers());
+  return names;
+}
+
+std::set<std::string> missing(const std::set<std::string>& wanted, const std::set<std::string>& present) {
+  std::set<std::string> result;
+  for (const std::string& name : wanted)
+    if (!present.contains(name)) result.insert(name);
+  return result;
+}
+
+std::string joined(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += name + " ";
+  return text;
+}
+
+// y = factor * x for any float dtype; dx = factor * dy.
+template <class Factor>
+Var times(const Var& x, Factor factor) {
+  Tensor y = empty_like(x.value());
+  visit_float("times", x.dtype(), [&]<class T>(TypeTag<T>) {
+    for (std::int64_t i = 0; i < x.numel(); ++i)
+      y.mutable_data<T>()[i] = static_cast<T>(factor(x.dtype()) * x.value().at(i));
+  });
+  return record(
+      "times", y,
+      [factor](const Tensor& dy, Grad dx) {
+        const bool add = dx.claim();
+        visit_float("times", dy.dtype(), [&]<class T>(TypeTag<T>) {
+          T* d = dx.data<T>();
+          for (std::int64_t i = 0; i < dy.numel(); ++i)
+            d[i] = static_cast<T>((add ? d[i] : T(0)) + factor(dy.dtype()) * dy.at(i));
+        });
+      },
+      x);
+}
+
+Case planted(const std::string& name, std::size_t inputs, GradcheckFunction function) {
+  Case c;
+  c.name = name;
+  for (std::size_t i = 0; i < inputs; ++i) c.inputs.push_back(tensor({0.5, -1.5, 2.5}, {3}, DType::f64));
+  c.function = std::move(function);
+  return c;
+}
+
+void check_finds(const Case& c, const std::string& check) {
+  const CaseResult result = run_case(c);
+  CHECK(!result.passed);
+  CHECK_MESSAGE(result.details.find("  " + check + ": ") != std::string::npos, result.line, "\n", result.details);
+}
+
+double one(DType) { return 1; }
+
+}  // namespace
+
+TEST_CASE("Every row of the catalogue passes all checks") {
+  double worst_gradient = 0, worst_f32 = 0;
+  std::set<std::string> names;
+  for (const Case& c : all_cases()) {
+    CHECK_MESSAGE(names.insert(c.name).second, "two rows are named ", c.name);
+    const CaseResult result = run_case(c);
+    CHECK_MESSAGE(result.passed, result.line, "\n", result.details);
+    worst_gradient = std::max(worst_gradient, result.gradient_error);
+    worst_f32 = std::max(worst_f32, result.f32_error);
+  }
+  MESSAGE(names.size(), " rows, worst gradient error ", worst_gradient, ", worst f32 error ", worst_f32);
+  CHECK(worst_gradient < 1e-7);
+}
+
+TEST_CASE("Every function of ops.h has a row") {
+  const auto functions = scan::declared_functions(scan::read_file(kSource / "autograd/ops.h"));
+  CHECK(functions.size() > 35);
+  const std::set<std::string> without = missing(functions, covered());
+  CHECK_MESSAGE(without.empty(), "no row in tests/cases covers ", joined(without));
+}
+
+TEST_CASE("Every layer has a row") {
+  std::vector<std::string> sources;
+  for (const auto& path : scan::files_below(kSource / "layers", ".h")) sources.push_back(scan::read_file(path));
+  const auto classes = scan::module_classes(sources);
+  CHECK(classes.size() >= 8);
+  const std::set<std::string> without = missing(classes, covered());
+  CHECK_MESSAGE(without.empty(), "no row in tests/cases covers ", joined(without));
+}
+
+TEST_CASE("Every row covers a function or layer that exists") {
+  std::vector<std::string> sources;
+  for (const auto& path : scan::files_below(kSource / "layers", ".h")) sources.push_back(scan::read_file(path));
+  std::set<std::string> known = scan::declared_functions(scan::read_file(kSource / "autograd/ops.h"));
+  known.merge(scan::module_classes(sources));
+  const std::set<std::string> unknown = missing(covered(), known);
+  CHECK_MESSAGE(unknown.empty(), "rows are named after ", joined(unknown));
+}
+
+TEST_CASE("Ops keep their inputs and outputs by save() only") {
+  for (const auto& path : scan::files_below(kSource / "autograd/ops", ".cpp"))
+    for (const std::string& capture : scan::raw_captures(scan::read_file(path)))
+      FAIL_CHECK(path.filename().string(), ": backward captures \"", capture, "\"; use save()");
+}
+
+TEST_CASE("The scan finds omissions that are planted") {
+  const std::string header = R"(
+// Var commented_out(const Var& x);
+#pragma once
+#define TAP_SOMETHING(x) not_a_function(x)
+namespace tapestry {
+Var plain(const Var& x);
+Var with_default(const Var& x, Axes axes = {}, const Options& o = Options{.a = f(1)});  // Var in_comment(int);
+std::array<Var, 2> several(const Var& x, const char* text = "a(b;{");
+struct Options {
+  int member(int);
+};
+inline Var operator+(const Var& a, const Var& b) { return plain(a); }
+inline Var inlined(const Var& x) {
+  if (x) { return call(x); }
+  return x;
+}
+template <class F>
+Var templated(F&& f);
+}  // namespace tapestry
+)";
+  CHECK(scan::declared_functions(header) ==
+        std::set<std::string>{"plain", "with_default", "several", "operator+", "inlined", "templated"});
+  CHECK(missing(scan::declared_functions(header), {"plain", "several", "operator+", "inlined", "templated"}) ==
+        std::set<std::string>{"with_default"});
+
+  const std::string layers = R"(
+class One : public Module { };
+struct Two final : Module {
+};
+class Three
+    : public tapestry::One, private Other {};
+class Four;  // : public Module {
+class Five : public Visitor {};
+)";
+  CHECK(scan::module_classes({layers}) == std::set<std::string>{"One", "Two", "Three"});
+}
+
+TEST_CASE("The scan finds raw captures that are planted") {
+  auto complaints = [](const std::string& captures) {
+    return scan::raw_captures(
+               "Var other(const Var& count) {\n}\nVar f(const Var& x, const Var& weight) {\n"
+               "  const Tensor& alias = weight.value();\n"
+               "  Tensor y = empty_like(x.value()), mean = empty({3});\n  return record(\n      \"f\", y, [" +
+               captures + "](const Tensor& dy, Grad dx, Grad dw) { use(x.value()); }, x, weight);\n}\n")
+        .size();
+  };
+  CHECK(complaints("") == 0);
+  CHECK(complaints("x = save(x), w = save(weight), mean, count, eps = 1.0, y = save(y)") == 0);
+  CHECK(complaints("s = save_for<formula::Exp>(x.value(), y), shape = x.shape()") == 0);
+  CHECK(complaints("x = x.value()") == 1);
+  CHECK(complaints("mean, kept = weight.value(), x = save(x)") == 1);
+  CHECK(complaints("x") == 1);
+  CHECK(complaints("w = weight, mean") == 1);
+  CHECK(complaints("alias") == 1);
+  CHECK(complaints("y, mean") == 1);
+  CHECK(complaints("=") == 1);
+  CHECK(complaints("&") >= 1);
+}
+
+TEST_CASE("Each check of a row can fail") {
+  const CaseResult right = run_case(planted("right", 2, gradcheck_function([](const Var& a, const Var& b) {
+                                              return std::array{times(a, one), times(b, one)};
+                                            })));
+  CHECK_MESSAGE(right.passed, right.details);
+
+  check_finds(planted("gradient", 1, gradcheck_function([](const Var& x) {
+                        return record(
+                            "wrong", x.value().clone(),
+                            [](const Tensor& dy, Grad dx) { dx.pass(full(dy.shape(), 2, dy.dtype())); }, x);
+                      })),
+              "gradient");
+  check_finds(planted("memory", 1, gradcheck_function([](const Var& x) {
+                        const Tensor junk = empty({3}, x.dtype());
+                        const bool clean = std::isfinite(junk.at(0));
+                        return times(x, [clean](DType) { return clean ? 1 : 2; });
+                      })),
+              "memory");
+  // The gradient of b is right only while a is tracked.
+  check_finds(planted("untracked", 2, gradcheck_function([](const Var& a, const Var& b) {
+                        const double factor = a.tracked() || !Tape::current() ? 1 : 3;
+                        return std::array{times(a, one), times(b, [factor](DType) { return factor; })};
+                      })),
+              "untracked");
+  // Right unless both inputs are one node, which no op should be able to tell: here by comparing storage.
+  check_finds(planted("same input", 2, gradcheck_function([](const Var& a, const Var& b) {
+                        const bool same = a.value().storage() == b.value().storage();
+                        return std::array{times(a, one), same ? b.detach() : times(b, one)};
+                      })),
+              "same input");
+  check_finds(planted("f32", 1, gradcheck_function([](const Var& x) {
+                        return times(x, [](DType dtype) { return dtype == DType::f32 ? 1.0001 : 1; });
+                      })),
+              "f32");
+  check_finds(planted("determinism", 1, gradcheck_function([](const Var& x) {
+                        return times(x, [](DType) { return num_threads() == 3 ? 1 + 1e-6 : 1; });
+                      })),
+              "determinism");
+}
