@@ -91,7 +91,7 @@ class Checker {
                    "two evaluations on the same values differ; fix the random key, by RandomScope or by capturing it");
     for (std::size_t i = 0; i < base_.size(); ++i)
       if (!std::isfinite(base_[i]))
-        return fault(GradcheckFault::not_finite, concat("output element ", i, " is ", base_[i]));
+        return fault(GradcheckFault::not_finite, text_of("output element ", i, " is ", base_[i]));
     return true;
   }
 
@@ -103,7 +103,7 @@ class Checker {
       return fault(GradcheckFault::not_deterministic, "the result under a tape differs from the result without one");
     if (!module_ && !tape.touched_parameters().empty())
       return fault(GradcheckFault::not_visited,
-                   concat("the function uses ", tape.touched_parameters().size(),
+                   text_of("the function uses ", tape.touched_parameters().size(),
                           " Parameters that are not checked; call gradcheck(module, function, inputs)"));
     try {
       if (module_) check_all_visited(*module_, tape);
@@ -124,14 +124,14 @@ class Checker {
       if (!all_finite(onto_zeros[l])) continue;  // reported where the entries are compared
       if (!same_bits(first[l], onto_zeros[l]))
         return fault(GradcheckFault::wrong_write,
-                     concat("the gradient of ", leaves_[l].name,
+                     text_of("the gradient of ", leaves_[l].name,
                             " depends on what its memory held; where claim() returns false, assign every element"));
       const std::vector<double> before = CheckedFunction::window(leaves_[l], l).to(DType::f64).to_vector<double>();
       const double allowed = 64 * epsilon_ * std::max(1.0, largest(first[l]));
       for (std::size_t j = 0; j < before.size(); ++j)
         if (!(std::abs(in_window[l][j] - before[j] - first[l][j]) <= allowed))
           return fault(GradcheckFault::wrong_write,
-                       concat("the gradient of ", leaves_[l].name,
+                       text_of("the gradient of ", leaves_[l].name,
                               " replaces what was gathered before; where claim() returns true, add to it"));
     }
     return true;
@@ -156,11 +156,11 @@ class Checker {
     const std::int64_t seen = report_.compared + report_.kinks;
     const double allowed_kinks = options_.max_kink_share * static_cast<double>(seen);
     if (report_.wrong > 0)
-      fault(GradcheckFault::wrong_gradient, concat("the gradient of ", report_.worst.input, " is wrong; ",
+      fault(GradcheckFault::wrong_gradient, text_of("the gradient of ", report_.worst.input, " is wrong; ",
                                                    report_.wrong, " of ", seen, " entries are"));
     else if (static_cast<double>(report_.kinks) > allowed_kinks || (seen > 0 && report_.compared == 0))
       fault(GradcheckFault::too_many_kinks,
-            concat(report_.kinks, " of ", seen, " entries lie on a kink; move the inputs away from it"));
+            text_of(report_.kinks, " of ", seen, " entries lie on a kink; move the inputs away from it"));
   }
 
   void compare_jacobian() {
@@ -244,7 +244,7 @@ class Checker {
     const bool finite = std::isfinite(analytic) && std::isfinite(numeric.value) && std::isfinite(numeric.rough);
     if (!finite)
       fault(GradcheckFault::not_finite,
-            concat("the gradient of ", leaf.name, " is not finite: analytic ", analytic, ", numeric ", numeric.value));
+            text_of("the gradient of ", leaf.name, " is not finite: analytic ", analytic, ", numeric ", numeric.value));
     if (finite && numeric.rough > kKinkThreshold * scale + 10 * numeric.error_bar) {
       ++report_.kinks;
       return;

@@ -50,7 +50,7 @@ CheckedFunction::CheckedFunction(const GradcheckFunction& function, Module* modu
   inputs_.reserve(inputs.size());
   for (const Tensor& t : inputs) inputs_.emplace_back(t.clone());
   for (std::size_t i = 0; i < inputs_.size(); ++i)
-    leaves_.push_back({i < options.names.size() ? options.names[i] : concat("input ", i), &inputs_[i]});
+    leaves_.push_back({i < options.names.size() ? options.names[i] : text_of("input ", i), &inputs_[i]});
   if (!module) return;
   for (const NamedParameter& p : parameters(*module)) leaves_.push_back({p.name, p.parameter});
 }

@@ -26,17 +26,17 @@ std::string position(const Shape& shape, std::int64_t flat) {
   const auto strides = shape.strides();
   for (int axis = 0; axis < shape.rank(); ++axis) {
     const std::int64_t stride = strides[static_cast<std::size_t>(axis)];
-    text += concat(axis ? ", " : "", flat / stride % shape[axis]);
+    text += text_of(axis ? ", " : "", flat / stride % shape[axis]);
   }
   return text + "]";
 }
 
 std::string where(const GradcheckReport::Entry& e) {
   const std::string output = e.output_index < 0 ? std::string("<random cotangent, outputs>")
-                                                : concat("output ", e.output, position(e.output_shape, e.output_index));
-  const std::string input = e.input_index < 0 ? concat("<", e.input, ", random direction>")
-                                              : concat(e.input, position(e.input_shape, e.input_index));
-  return concat("d ", output, " / d ", input);
+                                                : text_of("output ", e.output, position(e.output_shape, e.output_index));
+  const std::string input = e.input_index < 0 ? text_of("<", e.input, ", random direction>")
+                                              : text_of(e.input, position(e.input_shape, e.input_index));
+  return text_of("d ", output, " / d ", input);
 }
 
 }  // namespace
@@ -70,21 +70,21 @@ double GradcheckReport::Entry::error() const {
 
 std::string GradcheckReport::text() const {
   const std::string counts =
-      concat(full_jacobian ? concat(compared, " entries of the full Jacobian")
-                           : concat(compared, " random directions and elements (seed ", seed, ")"),
+      text_of(full_jacobian ? text_of(compared, " entries of the full Jacobian")
+                           : text_of(compared, " random directions and elements (seed ", seed, ")"),
              " of ", inputs, " inputs and ", parameters, " parameters compared, ", kinks, " skipped on a kink");
   if (passed())
-    return concat("gradcheck passed: ", counts, "; worst error ", short_number(worst.error()), " of ",
+    return text_of("gradcheck passed: ", counts, "; worst error ", short_number(worst.error()), " of ",
                   short_number(tolerance), " allowed");
-  std::string text = concat("gradcheck failed (", name_of(fault), "): ", message);
+  std::string text = text_of("gradcheck failed (", name_of(fault), "): ", message);
   if (worst.input.empty()) return text;
-  text += concat("\n  worst       ", where(worst));
-  text += concat("\n  analytic    ", long_number(worst.analytic));
-  text += concat("\n  numeric     ", long_number(worst.numeric), " +- ", short_number(worst.error_bar));
-  text += concat("\n  difference  ", short_number(std::abs(worst.analytic - worst.numeric)), ", ",
+  text += text_of("\n  worst       ", where(worst));
+  text += text_of("\n  analytic    ", long_number(worst.analytic));
+  text += text_of("\n  numeric     ", long_number(worst.numeric), " +- ", short_number(worst.error_bar));
+  text += text_of("\n  difference  ", short_number(std::abs(worst.analytic - worst.numeric)), ", ",
                  short_number(worst.error()), " of the scale ", short_number(worst.scale), "; allowed ",
                  short_number(worst.allowed), " (tolerance ", short_number(tolerance), ")");
-  return text + concat("\n  counts      ", counts, ", ", wrong, " wrong");
+  return text + text_of("\n  counts      ", counts, ", ", wrong, " wrong");
 }
 
 }  // namespace tapestry

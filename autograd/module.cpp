@@ -89,7 +89,7 @@ void check_all_visited(Module& module, const Tape& tape) {
   for (const NamedParameter& p : parameters(module)) visited.insert(p.parameter->state().get());
   std::string missing;
   for (const detail::ParameterState* state : tape.touched_parameters())
-    if (!visited.contains(state)) missing += concat(missing.empty() ? "" : ", ", state->value.shape());
+    if (!visited.contains(state)) missing += text_of(missing.empty() ? "" : ", ", state->value.shape());
   TAP_CHECK(missing.empty(), module.kind(), ": visit() does not name every Parameter that was used; missing: ", missing,
             "; add v(\"name\", member) for each");
 }

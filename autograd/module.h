@@ -42,7 +42,7 @@ class Visitor {
   void operator()(std::string_view name, Module& module);
   template <std::derived_from<Module> M>
   void operator()(std::string_view name, std::vector<M>& list) {
-    for (std::size_t i = 0; i < list.size(); ++i) (*this)(concat(name, ".", i), list[i]);
+    for (std::size_t i = 0; i < list.size(); ++i) (*this)(text_of(name, ".", i), list[i]);
   }
 
   const std::string& path() const { return path_; }

@@ -54,6 +54,9 @@ Var permute(const Var& x, Axes order);                                   // axis
 Var transpose(const Var& x, int axis_a = -2, int axis_b = -1);
 Var slice(const Var& x, int axis, std::int64_t begin, std::int64_t end);  // a copy of [begin, end)
 Var concat(std::span<const Var> parts, int axis);
+inline Var concat(std::initializer_list<Var> parts, int axis) {
+  return concat(std::span(parts.begin(), parts.size()), axis);
+}
 std::array<Var, 2> split(const Var& x, int axis, std::int64_t at);  // [0, at) and [at, end)
 
 // ---- products

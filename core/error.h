@@ -28,8 +28,9 @@ requires std::is_integral_v<T> std::string to_text(T value) {
     return std::to_string(value);
 }
 
+// The texts of all parts, one after the other.
 template <class... Parts>
-std::string concat(const Parts&... parts) {
+std::string text_of(const Parts&... parts) {
   std::string text;
   (text.append(to_text(parts)), ...);
   return text;
@@ -37,7 +38,7 @@ std::string concat(const Parts&... parts) {
 
 template <class... Parts>
 [[noreturn, gnu::noinline, gnu::cold]] void fail(const Parts&... parts) {
-  throw Error(concat(parts...));
+  throw Error(text_of(parts...));
 }
 
 }  // namespace tapestry

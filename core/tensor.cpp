@@ -135,9 +135,9 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 
 std::string to_text(const Tensor& t) {
   if (!t) return "(empty tensor)";
-  std::string text = concat(t.shape(), " ", t.dtype(), ":");
+  std::string text = text_of(t.shape(), " ", t.dtype(), ":");
   constexpr std::int64_t kShown = 8;
-  for (std::int64_t i = 0; i < std::min(t.numel(), kShown); ++i) text += concat(i ? ", " : " ", t.at(i));
+  for (std::int64_t i = 0; i < std::min(t.numel(), kShown); ++i) text += text_of(i ? ", " : " ", t.at(i));
   return t.numel() > kShown ? text + ", ..." : text;
 }
 

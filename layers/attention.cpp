@@ -15,7 +15,7 @@ std::string divisors(std::int64_t n) {
   for (std::int64_t d = 1; d <= n; ++d) {
     if (n % d != 0) continue;
     if (shown++ == 5) return text + ", ...";
-    text += concat(d == 1 ? "" : ", ", d);
+    text += text_of(d == 1 ? "" : ", ", d);
   }
   return text;
 }

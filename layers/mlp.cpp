@@ -39,7 +39,7 @@ Activation activation_from_name(std::string_view name) {
   std::string known;
   for (const ActivationEntry& e : kActivations) {
     if (e.name == name) return e.activation;
-    known += concat(known.empty() ? "" : ", ", e.name);
+    known += text_of(known.empty() ? "" : ", ", e.name);
   }
   fail("activation: no activation is named '", name, "'; use one of ", known);
 }

@@ -153,7 +153,7 @@ void Optimizer::count_skipped(double norm, double loss) {
     double sum = 0;
     const FlatRange range{s.offset, s.offset + s.numel};
     if (s.state->grad.set) TAP_DISPATCH(square_sum, grads_, range, sum);
-    if (!std::isfinite(sum) && culprit.empty()) culprit = concat(" (first in ", s.name, ")");
+    if (!std::isfinite(sum) && culprit.empty()) culprit = text_of(" (first in ", s.name, ")");
   }
   unset_gradients();
   skipped_in_a_row_ = 0;
@@ -164,7 +164,7 @@ void Optimizer::count_skipped(double norm, double loss) {
 std::vector<Optimizer::NamedState> Optimizer::state() const {
   std::vector<NamedState> result;
   for (std::size_t m = 0; m < moments_.size(); ++m)
-    for (const Segment& s : segments_) result.push_back({concat(moment_names_[m], "/", s.name), view(moments_[m], s)});
+    for (const Segment& s : segments_) result.push_back({text_of(moment_names_[m], "/", s.name), view(moments_[m], s)});
   return result;
 }
 

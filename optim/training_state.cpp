@@ -45,10 +45,10 @@ class Loader {
 
   void expect(const std::string& name, const Shape& shape, DType dtype) {
     expected_.insert(name);
-    if (!file_.contains(name)) return mismatch(concat(name, ": missing in the file"));
+    if (!file_.contains(name)) return mismatch(text_of(name, ": missing in the file"));
     const Hdf5Reader::Info info = file_.info(name);
     if (info.shape != shape || info.dtype != dtype)
-      mismatch(concat(name, ": the file holds ", info.dtype, " ", info.shape, ", the model ", dtype, " ", shape));
+      mismatch(text_of(name, ": the file holds ", info.dtype, " ", info.shape, ", the model ", dtype, " ", shape));
   }
   void expect(const std::vector<Entry>& entries) {
     for (const Entry& e : entries) expect(e.name, e.target.shape(), e.target.dtype());
@@ -57,7 +57,7 @@ class Loader {
 
   void reject_others(const std::string& group) {
     for (const std::string& name : file_.names(group))
-      if (!expected_.contains(group + "/" + name)) mismatch(concat(group, "/", name, ": unexpected"));
+      if (!expected_.contains(group + "/" + name)) mismatch(text_of(group, "/", name, ": unexpected"));
   }
 
   void check() const {
@@ -90,7 +90,7 @@ void expect_ties(Loader& loader, const std::vector<NamedParameter>& list, const 
     for (const std::string& alias : p.aliases) {
       loader.expect_link("parameters/" + alias);
       if (first_name(alias) != first_name(p.name))
-        loader.mismatch(concat("parameters/", alias, ": tied to ", p.name, " in the model, but not in the file"));
+        loader.mismatch(text_of("parameters/", alias, ": tied to ", p.name, " in the model, but not in the file"));
     }
   }
 }
@@ -99,11 +99,11 @@ void expect_optimizer(Loader& loader, const Optimizer& optimizer, const RunText&
   if (!text.has_optimizer) return loader.mismatch("optimizer: missing in the file");
   if (text.optimizer_name != optimizer.name())
     return loader.mismatch(
-        concat("optimizer: the file holds the state of ", text.optimizer_name, ", not of ", optimizer.name()));
+        text_of("optimizer: the file holds the state of ", text.optimizer_name, ", not of ", optimizer.name()));
   loader.expect(optimizer_entries(optimizer));
   loader.reject_others("optimizer");
   for (const auto& [name, updates] : optimizer.counters().updates)
-    if (!text.optimizer.updates.contains(name)) loader.mismatch(concat("optimizer: no update count for ", name));
+    if (!text.optimizer.updates.contains(name)) loader.mismatch(text_of("optimizer: no update count for ", name));
 }
 
 }  // namespace

@@ -57,10 +57,10 @@ TEST_CASE("symbolic links are followed, stray temporary files ignored") {
   CHECK(std::filesystem::is_symlink(folder / "link"));
   CHECK(read_file(folder / "deep/real") == "new");
 
-  std::ofstream(folder / concat(".f.", getpid(), ".0.tmp")) << "left by a killed process";
+  std::ofstream(folder / text_of(".f.", getpid(), ".0.tmp")) << "left by a killed process";
   replace_file(folder / "f", "x");
   CHECK(read_file(folder / "f") == "x");
-  CHECK(read_file(folder / concat(".f.", getpid(), ".0.tmp")) == "left by a killed process");
+  CHECK(read_file(folder / text_of(".f.", getpid(), ".0.tmp")) == "left by a killed process");
 }
 
 TEST_CASE("paths that cannot be written give an error with path and reason") {

@@ -21,7 +21,7 @@ struct Options {
 };
 
 std::string describe(const Options& o) {
-  return concat("B ", o.batch, " H ", o.heads, "/", o.kv_heads, " T ", o.queries, "/", o.keys, " D ", o.dim, " layout ",
+  return text_of("B ", o.batch, " H ", o.heads, "/", o.kv_heads, " T ", o.queries, "/", o.keys, " D ", o.dim, " layout ",
                 static_cast<int>(o.layout), " mask ", static_cast<int>(o.mask), " broadcast ", o.broadcast, " causal ",
                 o.causal, " lengths ", o.lengths, " dropout ", o.dropout);
 }

@@ -81,7 +81,7 @@ TEST_CASE("every dtype and rank comes back bit for bit") {
   Hdf5Writer writer(folder / "f");
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
     for (const Shape& shape : shapes) {
-      const std::string name = concat(dtype, "/deep.er/", written.size());
+      const std::string name = text_of(dtype, "/deep.er/", written.size());
       written.emplace_back(name, numbers(shape, dtype));
       writer.write(name, written.back().second);
     }

@@ -30,7 +30,7 @@ void set_grad(Parameter& p, double value) { set_grad(p, full(p.shape(), value));
 // All parameters in one group, whatever their rank.
 std::vector<ParameterGroup> one_group(std::vector<Parameter>& list) {
   ParameterGroup group;
-  for (Parameter& p : list) group.parameters.push_back({concat("p", group.parameters.size()), &p});
+  for (Parameter& p : list) group.parameters.push_back({text_of("p", group.parameters.size()), &p});
   return {group};
 }
 

@@ -24,7 +24,7 @@ Gpt reference_model(NormPlacement placement, DType dtype) {
 }
 
 std::string group(NormPlacement placement, DType dtype) {
-  return concat(placement == NormPlacement::pre ? "pre/" : "post/", dtype, "/");
+  return text_of(placement == NormPlacement::pre ? "pre/" : "post/", dtype, "/");
 }
 
 void check_model(NormPlacement placement, DType dtype, double tolerance, double loss_tolerance) {

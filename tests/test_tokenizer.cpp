@@ -62,7 +62,7 @@ TEST_CASE("invalid UTF-8 is refused with the offset of its first byte") {
       const std::string bytes = prefix + c.bytes;
       const std::string message = message_of([&] { decode_utf8(bytes, "some.txt"); });
       CAPTURE(message);
-      CHECK(has(message, concat("some.txt: invalid UTF-8 at byte ", prefix.size(), " (0x")));
+      CHECK(has(message, text_of("some.txt: invalid UTF-8 at byte ", prefix.size(), " (0x")));
       CHECK(has(message, c.reason));
       CHECK(message == message_of([&] { check_utf8(bytes, "some.txt"); }));
     }

@@ -176,7 +176,7 @@ TEST_CASE("F08 many long names and a long configuration") {
   const std::string path = folder / "state.h5";
   std::vector<std::pair<std::string, Shape>> members;
   for (int i = 0; i < 2000; ++i) {
-    std::string name = concat("blocks.", i, ".");
+    std::string name = text_of("blocks.", i, ".");
     members.emplace_back(name + std::string(40 - name.size(), 'x'), Shape{2});
   }
   List model(members, 1), other(members, 2);

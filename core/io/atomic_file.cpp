@@ -91,9 +91,9 @@ std::filesystem::path target_of(const std::string& path) {
 class TemporaryFile {
  public:
   TemporaryFile(int folder, const std::string& target_name) : folder_(folder) {
-    const std::string stem = concat(".", target_name.substr(0, 200), ".", getpid(), ".");
+    const std::string stem = text_of(".", target_name.substr(0, 200), ".", getpid(), ".");
     for (int i = 0; i < kMaxTemporaryNames && descriptor_ < 0; ++i) {
-      name_ = concat(stem, i, ".tmp");
+      name_ = text_of(stem, i, ".tmp");
       descriptor_ = retry(
           [&] { return ::openat(folder_, name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode_t{0666}); });
       if (descriptor_ < 0 && errno != EEXIST) break;
@@ -138,9 +138,9 @@ void replace_file(const std::string& path, std::span<const std::byte> bytes) {
   };
 
   File folder(retry([&] { return ::open(folder_name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  check(static_cast<bool>(folder), concat("opening the folder ", folder_name));
+  check(static_cast<bool>(folder), text_of("opening the folder ", folder_name));
   TemporaryFile temporary(folder.descriptor(), name);
-  check(temporary.descriptor() >= 0, concat("creating a file in ", folder_name));
+  check(temporary.descriptor() >= 0, text_of("creating a file in ", folder_name));
   File file(temporary.descriptor());
   {
     const FileSizeSignalBlocked blocked;

@@ -84,7 +84,7 @@ std::string_view hdf5_name_fault(std::string_view name) {
 
 std::string hdf5_header(std::string_view content) {
   const std::string hash = hash_hex(std::as_bytes(std::span(content)));
-  std::string header = concat(kHdf5HeaderMagic, "bytes ", content.size(), "\nxxh3_128 ", hash, "\n");
+  std::string header = text_of(kHdf5HeaderMagic, "bytes ", content.size(), "\nxxh3_128 ", hash, "\n");
   header.resize(kHdf5HeaderBytes);
   return header;
 }
@@ -115,7 +115,7 @@ namespace tapestry {
 std::string hdf5_version() {
   unsigned major = 0, minor = 0, release = 0;
   H5get_libversion(&major, &minor, &release);
-  return concat(major, ".", minor, ".", release);
+  return text_of(major, ".", minor, ".", release);
 }
 
 }  // namespace tapestry

@@ -66,7 +66,7 @@ struct Hdf5File {
     return result;
   }
   // HDF5 takes two open files of one name for the same file, so what lives in memory gets a name of its own.
-  std::string memory_name() const { return concat("memory:", reinterpret_cast<std::uintptr_t>(this)); }
+  std::string memory_name() const { return text_of("memory:", reinterpret_cast<std::uintptr_t>(this)); }
   // The object `name`, or a negative handle where there is none of that kind. Followed through hard links only: others
   // may lead out of the file. Throws where a link leads to nothing that can be opened.
   Hdf5Handle open_dataset(const std::string& name) const;

@@ -180,7 +180,7 @@ std::vector<std::string> Hdf5Reader::names(const std::string& group) const {
   impl_->check(H5Lvisit(top, H5_INDEX_NAME, H5_ITER_INC, collect, &links), "listing ", group);
   std::vector<std::string> tensors;
   for (std::string& link : links) {
-    const std::string name = root ? link : concat(group, "/", link);
+    const std::string name = root ? link : text_of(group, "/", link);
     const Hdf5Handle dataset = impl_->open_dataset(name);
     if (dataset >= 0 && impl_->attribute(dataset, name) != kHdf5Text) tensors.push_back(std::move(link));
   }

@@ -13,10 +13,14 @@ namespace {
 using detail::divide_up, detail::round_up, detail::kTileColumns, detail::kTileRows;
 using simd::kLanes, simd::Vec;
 
+// A panel of b is kBlockK rows of kPanelColumns: 768 KiB of float, 384 KiB of double.
 template <class T>
-constexpr std::int64_t kBlockK = 1536 / sizeof(T);
-constexpr std::int64_t kStrips = 12;  // of a panel
-constexpr std::int64_t kBlockRows = 16 * kTileRows;
+constexpr std::int64_t kBlockK = 2048 / sizeof(T);
+template <class T>
+constexpr std::int64_t kPanelColumns = 1536 / sizeof(T);
+template <class T>
+constexpr std::int64_t kStrips = kPanelColumns<T> / kTileColumns<T>;
+constexpr std::int64_t kBlockRows = 128;  // of a, which pass over a panel together
 // Below so many rows a strip of b is not read often enough to be worth packing.
 constexpr std::int64_t kRowsWithoutPacking = 64;
 // What one thread should at least have to do: multiply-adds, or elements of b to read for a single row.
@@ -75,22 +79,22 @@ Strip<T> prepare_strip(const Gemm<T>& g, std::int64_t j, std::int64_t columns, T
   return {packed, step};
 }
 
-// One panel, one block of k: n is at most kStrips strips.
+// One panel, one block of k: n is at most kPanelColumns.
 template <class T>
 void multiply_panel(const Gemm<T>& g, Scratches<T>& memory) {
   T* packed_b = memory.b.get(round_up(g.n, kLanes<T>) * g.k);
-  std::array<Strip<T>, kStrips> strips;
+  std::array<Strip<T>, kStrips<T>> strips;
   for (std::int64_t s = 0, j = 0; j < g.n; ++s, j += kTileColumns<T>)
     strips[s] = prepare_strip(g, j, std::min(kTileColumns<T>, g.n - j), packed_b + j * g.k);
 
   for (std::int64_t i0 = 0; i0 < g.m; i0 += kBlockRows) {
     const std::int64_t rows = std::min(kBlockRows, g.m - i0);
     detail::Tile<T> tile{.k = g.k, .a_row = g.lda, .a_step = 1, .ldc = g.ldc, .add = g.add};
-    const T* a = g.a + i0 * g.lda;
+    const T* a = g.a + (g.transpose_a ? i0 : i0 * g.lda);
     std::int64_t a_tile = kTileRows * g.lda;  // from tile to tile
     if (g.transpose_a) {
       T* packed_a = memory.a.get(kBlockRows / kTileRows * detail::tile_stride<T>(g.k));
-      detail::pack_tiles(g.a + i0, g.lda, rows, g.k, packed_a);
+      detail::pack_tiles(a, g.lda, rows, g.k, packed_a);
       a = packed_a;
       a_tile = detail::tile_stride<T>(g.k);
       tile.a_row = 1;
@@ -117,7 +121,7 @@ void multiply_panel(const Gemm<T>& g, Scratches<T>& memory) {
 template <class T>
 void multiply(const Gemm<T>& g) {
   Scratches<T>& memory = scratch<T>();
-  const std::int64_t panels = divide_up(g.n, kStrips * kTileColumns<T>);
+  const std::int64_t panels = divide_up(g.n, kPanelColumns<T>);
   const std::int64_t width = round_up(divide_up(g.n, panels), kTileColumns<T>);
   const std::int64_t depth = round_up(divide_up(g.k, divide_up(g.k, kBlockK<T>)), 8);
   for (std::int64_t j = 0; j < g.n; j += width) {

@@ -17,8 +17,8 @@ std::vector<Tensor> qkv(const Sizes& s) {
 }
 
 std::string text(const Sizes& s) {
-  return concat("B", s.batch, " Tq", s.queries, " Tk", s.keys, " H", s.heads,
-                s.heads == s.kv_heads ? std::string() : concat("/", s.kv_heads), " D", s.head_dim);
+  return text_of("B", s.batch, " Tq", s.queries, " Tk", s.keys, " H", s.heads,
+                s.heads == s.kv_heads ? std::string() : text_of("/", s.kv_heads), " D", s.head_dim);
 }
 
 Tensor lengths(const std::vector<std::int32_t>& values) {
@@ -26,7 +26,7 @@ Tensor lengths(const std::vector<std::int32_t>& values) {
 }
 
 void add(std::vector<Case>& cases, const std::string& what, const Sizes& s, const AttentionOptions& options) {
-  cases.push_back(row(concat("attention ", text(s), what), qkv(s),
+  cases.push_back(row(text_of("attention ", text(s), what), qkv(s),
                       [options](const Var& q, const Var& k, const Var& v) { return attention(q, k, v, options); }));
 }
 
@@ -35,7 +35,7 @@ void add_bias(std::vector<Case>& cases, const Sizes& s, const Shape& mask, const
   std::vector<Tensor> inputs = qkv(s);
   inputs.push_back(normal(mask, 4));
   cases.push_back(row(
-      concat("attention ", text(s), " float mask ", mask, options.causal ? " causal" : ""), inputs,
+      text_of("attention ", text(s), " float mask ", mask, options.causal ? " causal" : ""), inputs,
       [options](const Var& q, const Var& k, const Var& v, const Var& m) { return attention(q, k, v, options, m); }));
 }
 
@@ -48,7 +48,7 @@ void add_hidden(std::vector<Case>& cases, const Sizes& s, bool as_float) {
     m[i] = !as_float ? visible : visible ? 0.25 : -std::numeric_limits<double>::infinity();
   }
   if (!as_float) mask = mask.to(DType::u8);
-  cases.push_back(row(concat("attention ", text(s), as_float ? " -inf" : " u8", " mask"), qkv(s),
+  cases.push_back(row(text_of("attention ", text(s), as_float ? " -inf" : " u8", " mask"), qkv(s),
                       [mask, as_float](const Var& q, const Var& k, const Var& v) {
                         return attention(q, k, v, {}, Var(as_float ? mask.to(q.dtype()) : mask));
                       }));
@@ -56,7 +56,7 @@ void add_hidden(std::vector<Case>& cases, const Sizes& s, bool as_float) {
 
 void add_packed(std::vector<Case>& cases, const std::string& what, const Shape& shape, std::int64_t heads,
                 const AttentionOptions& options) {
-  cases.push_back(row(concat("attention_packed ", shape, " heads ", heads, what), {normal(shape)},
+  cases.push_back(row(text_of("attention_packed ", shape, " heads ", heads, what), {normal(shape)},
                       [heads, options](const Var& x) { return attention_packed(x, heads, options); }));
 }
 

@@ -65,7 +65,7 @@ void add_simple(std::vector<Case>& cases, Rng& rng) {
 void add_mlp(std::vector<Case>& cases, Rng& rng) {
   for (const Activation a : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu})
     cases.push_back(
-        layer_row(concat("Mlp 5 ", name_of(a)), Mlp({.width = 5, .hidden = 7, .activation = a}, rng), {2, 5}));
+        layer_row(text_of("Mlp 5 ", name_of(a)), Mlp({.width = 5, .hidden = 7, .activation = a}, rng), {2, 5}));
   cases.push_back(
       layer_row("Mlp 3 dropout without bias", Mlp({.width = 3, .dropout = 0.3, .bias = false}, rng), {4, 3}));
   cases.push_back(layer_row("Mlp 33", Mlp({.width = 33}, rng), {31, 33}));

@@ -13,7 +13,7 @@ Tensor draw_normal(const Shape& shape, std::uint64_t stream) { return normal(sha
 
 void add_unary(std::vector<Case>& cases, const std::string& name, Unary f, Draw draw) {
   for (const Shape& shape : {Shape{}, Shape{1}, Shape{31}, Shape{3, 11}, Shape{2, 0}, Shape{7, 2003}})
-    cases.push_back(row(concat(name, " ", shape), {draw(shape, 1)}, f));
+    cases.push_back(row(text_of(name, " ", shape), {draw(shape, 1)}, f));
 }
 
 void add_binary(std::vector<Case>& cases, const std::string& name, Binary f) {
@@ -23,7 +23,7 @@ void add_binary(std::vector<Case>& cases, const std::string& name, Binary f) {
       {{0, 3}, {1, 3}}, {{61, 257}, {257}}, {{61, 1}, {61, 257}}, {{61, 257}, {61, 257}},
   };
   for (const auto& [a, b] : shapes)
-    cases.push_back(row(concat(name, " ", a, " ", b), {draw_normal(a, 1), away_from_zero(b, 2)}, f));
+    cases.push_back(row(text_of(name, " ", a, " ", b), {draw_normal(a, 1), away_from_zero(b, 2)}, f));
 }
 
 }  // namespace
@@ -36,8 +36,8 @@ std::vector<Case> pointwise_cases() {
   add_binary(cases, "div", div);
   for (const Shape& shape : {Shape{1}, Shape{33}, Shape{7, 2003}}) {
     const std::vector<Tensor> x{normal(shape, 1)};
-    cases.push_back(row(concat("scale ", shape), x, [](const Var& v) { return scale(v, -1.7); }));
-    cases.push_back(row(concat("add_scalar ", shape), x, [](const Var& v) { return add_scalar(v, 0.3); }));
+    cases.push_back(row(text_of("scale ", shape), x, [](const Var& v) { return scale(v, -1.7); }));
+    cases.push_back(row(text_of("add_scalar ", shape), x, [](const Var& v) { return add_scalar(v, 0.3); }));
   }
   const std::vector<Tensor> pair{normal({3, 5}, 1), away_from_zero({5}, 2)};
   cases.push_back(row("operator+ all forms", pair, [](const Var& a, const Var& b) { return (a + b) + 0.7; }));

@@ -6,8 +6,8 @@ namespace tapestry {
 namespace {
 
 void add_matmul(std::vector<Case>& cases, const Shape& a, const Shape& b, bool ta = false, bool tb = false) {
-  const std::string flags = concat(ta ? " transpose_a" : "", tb ? " transpose_b" : "");
-  cases.push_back(row(concat("matmul ", a, " ", b, flags), {normal(a, 1), normal(b, 2)},
+  const std::string flags = text_of(ta ? " transpose_a" : "", tb ? " transpose_b" : "");
+  cases.push_back(row(text_of("matmul ", a, " ", b, flags), {normal(a, 1), normal(b, 2)},
                       [ta, tb](const Var& x, const Var& y) { return matmul(x, y, ta, tb); }));
 }
 
@@ -22,7 +22,7 @@ void add_linear(std::vector<Case>& cases, const Shape& x, std::int64_t out, bool
   const Shape w{x.back(), out};
   std::vector<Tensor> inputs{normal(x, 1), normal(w, 2)};
   if (bias) inputs.push_back(normal({out}, 3));
-  cases.push_back(row(concat("linear ", x, " ", w, bias ? " bias" : ""), inputs,
+  cases.push_back(row(text_of("linear ", x, " ", w, bias ? " bias" : ""), inputs,
                       [](std::span<const Var> v) { return linear(v[0], v[1], v.size() > 2 ? v[2] : Var()); }));
 }
 

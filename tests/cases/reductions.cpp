@@ -7,7 +7,7 @@ namespace {
 
 std::string axes_text(const Axes& axes, bool keepdim) {
   std::string text;
-  for (int axis : axes) text += concat(text.empty() ? " axes " : ",", axis);
+  for (int axis : axes) text += text_of(text.empty() ? " axes " : ",", axis);
   return text + (keepdim ? " keepdim" : "");
 }
 
@@ -40,7 +40,7 @@ std::vector<Case> reduction_cases() {
   };
   std::vector<Case> cases;
   for (const Over& o : all) {
-    const std::string text = concat(o.shape, axes_text(o.axes, o.keepdim));
+    const std::string text = text_of(o.shape, axes_text(o.axes, o.keepdim));
     cases.push_back(row("sum " + text, {normal(o.shape)}, [o](const Var& x) { return sum(x, o.axes, o.keepdim); }));
     cases.push_back(row("mean " + text, {normal(o.shape)}, [o](const Var& x) { return mean(x, o.axes, o.keepdim); }));
   }

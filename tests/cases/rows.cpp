@@ -21,8 +21,8 @@ Var with_hidden(const Var& x) {
 
 void add_softmax(std::vector<Case>& cases) {
   for (const Shape& s : {Shape{1}, Shape{31}, Shape{3, 1}, Shape{3, 33}, Shape{2, 3, 5}, Shape{0, 4}, Shape{61, 257}}) {
-    cases.push_back(row(concat("softmax ", s), {normal(s, 1, 2)}, softmax));
-    cases.push_back(row(concat("log_softmax ", s), {normal(s, 1, 2)}, log_softmax));
+    cases.push_back(row(text_of("softmax ", s), {normal(s, 1, 2)}, softmax));
+    cases.push_back(row(text_of("log_softmax ", s), {normal(s, 1, 2)}, log_softmax));
   }
   cases.push_back(
       row("softmax [3, 7] with -inf", {normal({3, 7})}, [](const Var& x) { return softmax(with_hidden(x)); }));
@@ -35,7 +35,7 @@ void add_layernorm(std::vector<Case>& cases) {
   for (const Shape& s : {Shape{1}, Shape{31}, Shape{3, 1}, Shape{2, 2}, Shape{3, 33}, Shape{2, 3, 5}, Shape{0, 4},
                          Shape{61, 257}, Shape{1, 1031}}) {
     const Shape channels{s.back()};
-    cases.push_back(row(concat("layernorm ", s), {normal(s, 1), normal(channels, 2), normal(channels, 3)},
+    cases.push_back(row(text_of("layernorm ", s), {normal(s, 1), normal(channels, 2), normal(channels, 3)},
                         [](const Var& x, const Var& w, const Var& b) { return layernorm(x, w, b); }));
     // Of one or two channels dx is 0 or nearly so; what f32 leaves of it is rounding noise times rstd.
     if (s.back() <= 2) cases.back().f32_tolerance = 1e-2;
@@ -47,7 +47,7 @@ void add_layernorm(std::vector<Case>& cases) {
 void add_embedding(std::vector<Case>& cases) {
   auto add = [&](const Shape& table, const Shape& shape, DType dtype, std::int64_t padding) {
     cases.push_back(
-        row(concat("embedding ", table, " ids ", dtype, " ", shape, padding >= 0 ? " padding" : ""), {normal(table, 1)},
+        row(text_of("embedding ", table, " ids ", dtype, " ", shape, padding >= 0 ? " padding" : ""), {normal(table, 1)},
             [i = ids(shape, table[0], 2, dtype), padding](const Var& t) { return embedding(t, i, padding); }));
   };
   add({1, 1}, {1}, DType::i32, -1);
@@ -64,7 +64,7 @@ void add_embedding(std::vector<Case>& cases) {
 void add_dropout(std::vector<Case>& cases) {
   for (const Shape& s : {Shape{1}, Shape{31}, Shape{3, 33}, Shape{7, 2003}})
     for (const double p : {0.0, 0.3, 1.0})
-      cases.push_back(row(concat("dropout ", s, " p ", p), {normal(s)}, [p](const Var& x) {
+      cases.push_back(row(text_of("dropout ", s, " p ", p), {normal(s)}, [p](const Var& x) {
         return dropout(x, p, RandomKey{5, 6});
       }));
 }
@@ -74,7 +74,7 @@ void add_cross_entropy(std::vector<Case>& cases) {
     const Shape rows(logits.dims().first(static_cast<std::size_t>(logits.rank() - 1)));
     Tensor targets = ids(rows, logits.back(), 2, DType::i64);
     change(targets.mutable_data<std::int64_t>(), targets.numel());
-    cases.push_back(row(concat("cross_entropy ", logits, " ", dtype, what), {normal(logits, 1, 2)},
+    cases.push_back(row(text_of("cross_entropy ", logits, " ", dtype, what), {normal(logits, 1, 2)},
                         [t = targets.to(dtype)](const Var& x) { return cross_entropy(x, t).loss; }));
   };
   auto keep = [](std::int64_t*, std::int64_t) {};

@@ -56,8 +56,8 @@ Run run(const Case& c, const std::vector<Tensor>& inputs) {
 }
 
 std::string gradient_name(const Case& c, std::size_t index) {
-  if (index < c.inputs.size()) return concat("the gradient of input ", index);
-  return concat("the gradient of ", parameters_of(c)[index - c.inputs.size()].name);
+  if (index < c.inputs.size()) return text_of("the gradient of input ", index);
+  return text_of("the gradient of ", parameters_of(c)[index - c.inputs.size()].name);
 }
 
 std::string number(double value) {
@@ -89,10 +89,10 @@ std::string compare_bits(const Case& c, const Run& a, const Run& b, std::string_
                          std::optional<std::size_t> ignored = {}) {
   for (std::size_t i = 0; i < a.outputs.size(); ++i)
     if (!same_bits(a.outputs[i], b.outputs[i]))
-      return concat("output ", i, " differs ", when, ", by up to ", number(distance(a.outputs[i], b.outputs[i])));
+      return text_of("output ", i, " differs ", when, ", by up to ", number(distance(a.outputs[i], b.outputs[i])));
   for (std::size_t i = 0; i < a.gradients.size(); ++i)
     if (i != ignored && !same_bits(a.gradients[i], b.gradients[i]))
-      return concat(gradient_name(c, i), " differs ", when, ", by up to ",
+      return text_of(gradient_name(c, i), " differs ", when, ", by up to ",
                     number(distance(a.gradients[i], b.gradients[i])));
   return {};
 }
@@ -130,9 +130,9 @@ std::string check_untracked(const Case& c) {
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const Run got = run(c, c.inputs, [&](std::vector<Var>& x) { x[i] = x[i].detach(); });
     if (c.inputs.size() == 1 && !c.module) return {};
-    const std::string problem = compare_bits(c, reference, got, concat("when input ", i, " is a constant"), i);
+    const std::string problem = compare_bits(c, reference, got, text_of("when input ", i, " is a constant"), i);
     if (!problem.empty()) return problem;
-    if (largest(got.gradients[i]) != 0) return concat("input ", i, " is a constant and yet got a gradient");
+    if (largest(got.gradients[i]) != 0) return text_of("input ", i, " is a constant and yet got a gradient");
   }
   return {};
 }
@@ -150,7 +150,7 @@ std::string check_same_input(const Case& c) {
       const double allowed = 1e-12 * std::max({1.0, largest(a), largest(b)});
       for (std::int64_t k = 0; k < sum.numel(); ++k)
         if (!(std::abs(sum.at(k) - (a.at(k) + b.at(k))) <= allowed))
-          return concat("one Var as inputs ", i, " and ", j, ": its gradient is ", sum.at(k), " at element ", k,
+          return text_of("one Var as inputs ", i, " and ", j, ": its gradient is ", sum.at(k), " at element ", k,
                         ", not the sum of ", a.at(k), " and ", b.at(k));
     }
   }
@@ -181,11 +181,11 @@ std::string check_f32(const Case& c, CaseResult& result) {
       const double error = distance(ours[i], right[i]) / scale;
       result.f32_error = std::max(result.f32_error, error);
       if (!(error <= c.f32_tolerance) && problem.empty())
-        problem = concat(name(i), " is off by ", number(error), " of its largest entry; ", number(c.f32_tolerance),
+        problem = text_of(name(i), " is off by ", number(error), " of its largest entry; ", number(c.f32_tolerance),
                          " is allowed");
     }
   };
-  compare(exact.outputs, got.outputs, [](std::size_t i) { return concat("output ", i); });
+  compare(exact.outputs, got.outputs, [](std::size_t i) { return text_of("output ", i); });
   compare(exact.gradients, got.gradients, [&](std::size_t i) { return gradient_name(c, i); });
   return problem;
 }
@@ -207,7 +207,7 @@ std::string check_determinism(const Case& c) {
       set_num_threads(threads);
       const Run got = run_in(c, dtype);
       if (!first) first = got;
-      const std::string when = concat("between two runs in ", dtype, ", the second on ", threads, " threads");
+      const std::string when = text_of("between two runs in ", dtype, ", the second on ", threads, " threads");
       const std::string problem = compare_bits(c, *first, got, when);
       if (!problem.empty()) return problem;
     }
@@ -231,7 +231,7 @@ CaseResult run_case(const Case& c) {
     } catch (const Error& e) {
       problem = e.what();
     }
-    if (!problem.empty()) result.details += concat("  ", what, ": ", problem, "\n");
+    if (!problem.empty()) result.details += text_of("  ", what, ": ", problem, "\n");
   };
   auto in_f64 = [&](auto&& body) {
     std::optional<ConvertScope> scope;
@@ -248,7 +248,7 @@ CaseResult run_case(const Case& c) {
   result.passed = result.details.empty();
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
   const std::string name = c.name + std::string(c.name.size() < 48 ? 48 - c.name.size() : 1, ' ');
-  result.line = concat(result.passed ? "ok    " : "FAIL  ", name, "gradient ", number(result.gradient_error), ", f32 ",
+  result.line = text_of(result.passed ? "ok    " : "FAIL  ", name, "gradient ", number(result.gradient_error), ", f32 ",
                        number(result.f32_error), ", ", report.kinks, " kinks, ",
                        static_cast<std::int64_t>(elapsed.count()), " ms");
   return result;

@@ -40,7 +40,7 @@ void add_concat(std::vector<Case>& cases) {
   for (const Parts& p : all) {
     std::vector<Tensor> inputs;
     for (const Shape& s : p.shapes) inputs.push_back(normal(s, inputs.size()));
-    cases.push_back(row(concat("concat ", p.shapes.size(), " parts from ", p.shapes[0], " axis ", p.axis), inputs,
+    cases.push_back(row(text_of("concat ", p.shapes.size(), " parts from ", p.shapes[0], " axis ", p.axis), inputs,
                         [axis = p.axis](std::span<const Var> x) { return tapestry::concat(x, axis); }));
   }
 }
