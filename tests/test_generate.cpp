@@ -37,11 +37,9 @@ std::vector<std::int32_t> written(Gpt& model, const std::vector<std::int32_t>& p
 
 // The logits after the last of `tokens`, by a forward pass over all of them.
 std::vector<float> plain_logits(Gpt& model, std::span<const std::int32_t> tokens) {
-  const bool before = model.training();
-  model.eval();
+  const EvalScope eval_scope(model);
   const auto length = static_cast<std::int64_t>(tokens.size());
   const Tensor all = model(from_span(tokens, {1, length})).value();
-  model.train(before);
   const float* last = all.data<float>() + (length - 1) * all.shape().back();
   return {last, last + all.shape().back()};
 }
@@ -174,6 +172,10 @@ TEST_CASE("generate: at temperature 0 the text of a loop over plain forwards") {
   }
   CHECK(std::adjacent_find(got.begin(), got.end(), std::not_equal_to<>()) != got.end());
   CHECK(model.training());  // as before
+  model.blocks[1].eval();
+  written(model, text, 1, {});
+  CHECK(model.blocks[0].training());
+  CHECK(!model.blocks[1].training());
 }
 
 TEST_CASE("generate: beyond the context it goes on from the second half") {

@@ -47,7 +47,7 @@ void MetricsLog::append(const std::string& line) {
   file.close();
   std::error_code ignored;
   std::filesystem::resize_file(path_, size_, ignored);  // no half line
-  if (!warned_) warn_(concat("warning: ", path_, " cannot be written and will lack lines; is the disk full?"));
+  if (!warned_) warn_(text_of("warning: ", path_, " cannot be written and will lack lines; is the disk full?"));
   warned_ = true;
 }
 

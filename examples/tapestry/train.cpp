@@ -178,14 +178,12 @@ class Run {
   }
 
   double loss_on(const TokenBatches& batches, std::int64_t count) {
-    const bool training = model_.training();
-    model_.eval();
+    const EvalScope eval_scope(model_);
     double sum = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       const Batch batch = batches.evaluation_batch(i);
       sum += model_.loss(batch.inputs, batch.targets).loss.item();
     }
-    model_.train(training);
     return sum / static_cast<double>(count);
   }
 

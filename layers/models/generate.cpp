@@ -38,12 +38,7 @@ void generate(Gpt& model, std::span<const std::int32_t> prompt, std::int64_t cou
   options.check();
   TAP_CHECK(!prompt.empty(), "generate: the prompt needs at least one token");
   TAP_CHECK(count >= 0, "generate: the number of tokens must not be negative, not ", count);
-  struct EvalMode {
-    Gpt& model;
-    bool before = model.training();
-    explicit EvalMode(Gpt& m) : model(m) { model.eval(); }
-    ~EvalMode() { model.train(before); }
-  } eval_mode(model);
+  const EvalScope eval_scope(model);
 
   const RandomKey key{derive_seed(options.seed, "sample"), 0};
   const std::int64_t context = model.config().context;
