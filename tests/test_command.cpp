@@ -109,7 +109,7 @@ TEST_CASE("options: a value that looks like something else") {
   train(place.train("out"));
   // A prompt with dashes, brackets or an equals sign arrives as it is.
   for (const std::string prompt : {"--hello", "[a,b]", "=", "--a=b"})
-    check_usage_error(run({"sample", "--checkpoint", place.path("out/checkpoint.h5"), "--prompt", "the " + prompt}),
+    check_usage_error(run({"sample", "--checkpoint", place.path("out/checkpoint.h5"), "--prompt", prompt}),
                       "--prompt: ");
   const Ended empty = run({"sample", "--checkpoint", place.path("out/checkpoint.h5"), "--prompt=", "--tokens", "3"});
   CHECK(empty.code == 0);

@@ -119,7 +119,7 @@ TEST_CASE("a run that was killed goes on from its last checkpoint, and metrics.j
   CAPTURE(resumed.err);
   CHECK(resumed.code == 0);
   std::int64_t expected = 0;
-  for (const auto& [step, lr] : learning_rates(place.path("out/metrics.jsonl"))) CHECK(step == ++expected);
+  for (const auto& [step, lr] : learning_rates(place.path("out/metrics.jsonl"))) REQUIRE(step == ++expected);
   CHECK(expected == std::stoi(field(resumed.out, "steps")));
 }
 

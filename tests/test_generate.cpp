@@ -98,6 +98,10 @@ TEST_CASE("sample_token: greedy is temperature 0, top_k 1 and a tiny top_p; ties
     CHECK(sample_token(logits, {.top_p = 1e-12}, uniform) == 1);
     CHECK(sample_token(logits, {.temperature = 1e-6, .top_k = 1}, uniform) == 1);
   }
+  std::vector<float> many(100, 1.0f);
+  many[17] = 0.5f;
+  CHECK(sample_token(many, {.top_k = 1}, 0.9) == 0);
+  CHECK(sample_token(many, {.top_k = 50}, 0.999) == 50);  // the tokens 0 to 50 but 17
   CHECK(sample_token(std::vector<float>{4}, {}, 0.9) == 0);
 }
 
