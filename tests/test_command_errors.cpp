@@ -84,15 +84,18 @@ TEST_CASE("options: out of range, and heads that do not divide the width") {
   refuse({"--tokenizer", "bpe"}, {"--tokenizer must be char or byte"});
   check_error(run(place.train("out", {"--n_embd", "10000000"})), 1, {"parameters", "GB of memory"});
   check_error(run(place.train("out", {"--batch_size", "100000000000"})), 1, {"batches of 800000000000 tokens"});
+  check_error(run(place.train("out", {"--batch_size", "9000000000000000000"})), 1, {"GB of memory"});
   CHECK(!std::filesystem::exists(place.path("out")));
   CHECK(run(place.train("out", {"--n_head", "3", "--head_dim", "5", "--max_iters", "1"})).code == 0);
 }
 
-TEST_CASE("out_dir: below a file, or a file itself") {
+TEST_CASE("out_dir: below a file, a file itself, a name that is no text") {
   Workplace place;
   check_error(run(place.train("text.txt/out")), 1, {"--out_dir", "text.txt/out", "Not a directory"});
   check_error(run(place.train("text.txt")), 1, {"--out_dir", "text.txt", "Not a directory"});
   CHECK(content(place.text()) == Workplace::english(20000));
+  check_error(run(place.train("\xff")), 2, {"--out_dir", "UTF-8"});
+  check_error(run(place.train("out", {"--data", place.path("\xff.txt")})), 2, {"--data", "UTF-8"});
 }
 
 TEST_CASE("sample: options and prompts it cannot use") {

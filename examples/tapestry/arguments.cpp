@@ -212,7 +212,9 @@ bool Options::parse(const Arguments& args) {
   try {
     impl_->app.parse(all);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", impl_->app.help());
+    std::string help = impl_->app.help();
+    for (std::size_t at; (at = help.find("\n\n\n")) != std::string::npos;) help.erase(at, 1);
+    fmt::print("{}", help);
     return false;
   } catch (const CLI::ParseError& e) {
     throw UsageError(e.what());

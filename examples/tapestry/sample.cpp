@@ -55,7 +55,7 @@ int sample(const Arguments& args) {
   TAP_CHECK(description != run.config.end(), checkpoint, ": holds no tokenizer; was it written by tapestry train?");
   const auto tokenizer = tokenizer_from_description(description->second);
   const GptConfig config = model_config(run.config, tokenizer->vocabulary());
-  check_memory(config, 1, config.context);
+  check_memory(config, 1, static_cast<double>(config.context));
   const std::vector<std::int32_t> ids = encode_prompt(*tokenizer, prompt);
   Gpt model(config, 0);
   load_training_state(checkpoint, model, nullptr);

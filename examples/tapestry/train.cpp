@@ -87,6 +87,17 @@ TokenSplit split(std::vector<std::int32_t> tokens, const TrainOptions& o) {
 
 using Config = std::map<std::string, std::string>;
 
+// A file name may be any bytes, but what a checkpoint cannot hold would only show when it is saved.
+void check_storable(const Config& values) {
+  for (const auto& [name, value] : values) {
+    try {
+      check_utf8(value, "the value of --" + name);
+    } catch (const Error& e) {
+      throw UsageError(e.what());
+    }
+  }
+}
+
 void check_same_text(const Config& stored, const Config& now, const TrainOptions& o) {
   const auto hash = stored.find("text_hash");
   TAP_CHECK(hash == stored.end() || hash->second == now.at("text_hash"), o.data, ": is not the text that ",
@@ -135,7 +146,7 @@ class Run {
 
   GptConfig fitting_model_config() const {
     const GptConfig config = model_config(o_, tokenizer_->vocabulary());
-    check_memory(config, 4, o_.batch_size * o_.block_size);
+    check_memory(config, 4, static_cast<double>(o_.batch_size) * static_cast<double>(o_.block_size));
     return config;
   }
 
@@ -324,6 +335,7 @@ int train(const Arguments& given) {
   }
   if (options.data.empty()) throw UsageError("--data is missing: name the UTF-8 text file to learn from");
   values["data"] = options.data = std::filesystem::absolute(options.data).string();
+  check_storable(values);
   check(options);
   set_num_threads(options.threads);
   return Run(options, std::move(values), stored).execute();

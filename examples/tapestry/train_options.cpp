@@ -99,16 +99,16 @@ void check(const TrainOptions& o) {
   }
 }
 
-void check_memory(const GptConfig& c, int copies, std::int64_t tokens) {
+void check_memory(const GptConfig& c, int copies, double tokens) {
   const auto real = [](std::int64_t count) { return static_cast<double>(count); };
   const double width = real(c.width), layers = real(c.layers), inner = real(c.head_dim) * real(c.heads);
   const double of_block = 4 * width * (c.head_dim > 0 ? inner : width) + 8 * width * width + 13 * width;
   const double parameters = (real(c.vocabulary) + real(c.context)) * width + layers * of_block;
-  const double activations = real(tokens) * (8 * width * layers + real(c.vocabulary));
+  const double activations = tokens * (8 * width * layers + real(c.vocabulary));
   const double needed = sizeof(float) * (copies * parameters + activations);
   const double present = real(sysconf(_SC_PHYS_PAGES)) * real(sysconf(_SC_PAGE_SIZE));
   constexpr double kGigabyte = 1e9;
-  TAP_CHECK(needed < present, fmt::format("a model of {:.3g} parameters and batches of {} tokens need at least "
+  TAP_CHECK(needed < present, fmt::format("a model of {:.3g} parameters and batches of {:.0f} tokens need at least "
                                           "{:.1f} GB of memory, and this machine has {:.1f}; use smaller ones",
                                           parameters, tokens, needed / kGigabyte, present / kGigabyte));
 }

@@ -34,7 +34,7 @@ void add_options(Options& options, TrainOptions& o);
 void check(const TrainOptions& o);
 // Throws if this machine's memory cannot hold so many copies of the model's parameters (4 in training: value, gradient,
 // two moments) and the activations of a batch of `tokens`.
-void check_memory(const GptConfig& config, int copies, std::int64_t tokens);
+void check_memory(const GptConfig& config, int copies, double tokens);
 
 GptConfig model_config(const TrainOptions& o, std::int64_t vocabulary);
 // The model a checkpoint's stored options describe.
