@@ -70,8 +70,8 @@ TEST_CASE("Ctrl-C saves, says how to go on, and going on gives the unbroken run'
     CAPTURE(resumed.err);
     CHECK(resumed.code == 0);
     CHECK(field(resumed.out, "steps") == last);
-    const Ended unbroken = run(place.train(
-        "unbroken", {"--max_iters", last, "--lr_decay_iters", "300", "--dropout", "0.1", "--log_interval", "10"}));
+    const Ended unbroken = run(place.train("unbroken", {"--max_iters", last, "--lr_decay_iters", "300", "--dropout",
+                                                        "0.1", "--log_interval", "10", "--eval_interval", "100000"}));
     CHECK(field(resumed.out, "weights_hash") == field(unbroken.out, "weights_hash"));
     CHECK(learning_rates(place.path(folder + "/metrics.jsonl")) ==
           learning_rates(place.path("unbroken/metrics.jsonl")));
@@ -101,7 +101,8 @@ TEST_CASE("a time budget stops early, says how to go on, and leaves the schedule
   CHECK(field(resumed.out, "steps") == more);
   CHECK(!contains(resumed.out, "time budget"));
 
-  const Ended unlimited = run(place.train("all", {"--max_iters", more, "--lr_decay_iters", "400"}));
+  const Ended unlimited =
+      run(place.train("all", {"--max_iters", more, "--lr_decay_iters", "400", "--eval_interval", "100000"}));
   const auto rates = learning_rates(place.path("out/metrics.jsonl"));
   CHECK(static_cast<std::int64_t>(rates.size()) == std::stoi(more));
   CHECK(rates == learning_rates(place.path("all/metrics.jsonl")));
