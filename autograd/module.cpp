@@ -68,6 +68,22 @@ std::vector<NamedBuffer> buffers(Module& module) {
   return std::move(collector.found);
 }
 
+EvalScope::EvalScope(Module& module) {
+  struct Collector : Visitor {
+    std::vector<std::pair<Module*, bool>>* modes;
+    void on_enter(Module& m) override { modes->emplace_back(&m, m.training()); }
+  } collector;
+  collector.modes = &modes_;
+  modes_.emplace_back(&module, module.training());
+  module.visit(collector);
+  module.eval();
+}
+
+EvalScope::~EvalScope() {
+  // Parents come first, so what they set below is overwritten by each module's own mode.
+  for (const auto& [module, training] : modes_) module->train(training);
+}
+
 std::int64_t parameter_count(Module& module) {
   std::int64_t count = 0;
   for (const NamedParameter& p : parameters(module)) count += p.parameter->numel();

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "autograd/parameter.h"
@@ -30,6 +31,18 @@ class Module {
 
  private:
   bool training_ = true;
+};
+
+// Eval mode for a module and all below it while this lives; afterwards each has its own mode back.
+class EvalScope {
+ public:
+  explicit EvalScope(Module& module);
+  ~EvalScope();
+  EvalScope(const EvalScope&) = delete;
+  EvalScope& operator=(const EvalScope&) = delete;
+
+ private:
+  std::vector<std::pair<Module*, bool>> modes_;
 };
 
 // Walks a module tree. A visitor overrides what it wants to see; path() is the dotted name of the member at hand.

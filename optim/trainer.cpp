@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "core/random.h"
 
@@ -16,30 +15,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Eval mode for a while; afterwards every module of the tree has its own mode back.
-class EvalScope {
- public:
-  explicit EvalScope(Module& model) {
-    struct Collector : Visitor {
-      std::vector<std::pair<Module*, bool>>* modes;
-      void on_enter(Module& m) override { modes->emplace_back(&m, m.training()); }
-    } collector;
-    collector.modes = &modes_;
-    modes_.emplace_back(&model, model.training());
-    model.visit(collector);
-    model.eval();
-  }
-  ~EvalScope() {
-    // Parents come first, so what they set below is overwritten by each module's own mode.
-    for (const auto& [module, training] : modes_) module->train(training);
-  }
-  EvalScope(const EvalScope&) = delete;
-  EvalScope& operator=(const EvalScope&) = delete;
-
- private:
-  std::vector<std::pair<Module*, bool>> modes_;
-};
 
 }  // namespace
 
@@ -155,7 +130,7 @@ void Trainer::evaluate() {
   if (!functions_.evaluate) return;
   double loss = 0;
   {
-    const EvalScope eval(model_);
+    const EvalScope eval_scope(model_);
     const NoGrad no_grad;
     const RandomScope random(derive_seed(options_.seed, "evaluate"), static_cast<std::uint64_t>(step_));
     loss = functions_.evaluate();

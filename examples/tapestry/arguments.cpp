@@ -6,10 +6,15 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <cmath>
-#include <fstream>
-#include <iostream>
+#include <functional>
 #include <numeric>
+#include <sstream>
+#include <type_traits>
+
+#include "core/io/atomic_file.h"
 
 namespace tapestry::command {
 
@@ -21,88 +26,158 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-std::string with_underscores(std::string name) {
+// "--batch-size=3" -> "batch_size"
+std::string option_name(const std::string& arg) {
+  std::string name = arg.substr(2, arg.find('=') - 2);
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
 
-void check_known(const std::string& name, const std::vector<std::string>& known, const std::string& what) {
-  if (std::find(known.begin(), known.end(), name) != known.end()) return;
-  throw UsageError(fmt::format("{} is unknown{}", what, suggestion(name, known)));
+bool is_option(const std::string& arg) { return arg.size() > 2 && arg.rfind("--", 0) == 0; }
+
+// The one form that CLI11 gets to see. It drops empty values, so a second '=' is a part of every value.
+std::string spelled_out(const std::string& name, const std::string& value) { return "--" + name + "==" + value; }
+
+void assign(const std::string&, const std::string& text, std::string& value) { value = text; }
+
+void assign(const std::string& option, const std::string& text, bool& value) {
+  std::string lower = text;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (lower != "true" && lower != "1" && lower != "false" && lower != "0")
+    throw UsageError(fmt::format("--{} must be true or false, not '{}'", option, text));
+  value = lower == "true" || lower == "1";
 }
 
-// "--batch-size=3" -> "--batch_size=3"; everything else unchanged.
-std::string normalised(const std::string& arg) {
-  if (arg.rfind("--", 0) != 0 || arg.size() == 2) return arg;
-  const auto equals = arg.find('=');
-  const std::string name = with_underscores(arg.substr(2, equals == std::string::npos ? equals : equals - 2));
-  return "--" + name + (equals == std::string::npos ? "" : arg.substr(equals));
+template <class Number>
+void assign(const std::string& option, const std::string& text, Number& value) {
+  Number result{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), result);
+  if (error == std::errc::result_out_of_range)
+    throw UsageError(fmt::format("--{}: {} is too large or too small a number", option, text));
+  if (error != std::errc() || end != text.data() + text.size())
+    throw UsageError(fmt::format("--{} must be a {}, not '{}'", option,
+                                 std::is_floating_point_v<Number> ? "number"
+                                 : std::is_signed_v<Number>       ? "whole number"
+                                                                  : "whole number of 0 or more",
+                                 text));
+  value = result;
+}
+
+template <class T>
+const char* type_name(const T&) {
+  return std::is_same_v<T, std::string> ? "TEXT" : std::is_same_v<T, bool> ? "true|false" : "NUMBER";
+}
+
+// The value of a line `key = value  # comment`, with or without quotes around it.
+std::string config_value(const std::string& text, const std::string& place) {
+  const std::string value = trimmed(text);
+  if (value.empty() || (value[0] != '"' && value[0] != '\'')) return trimmed(value.substr(0, value.find('#')));
+  const auto close = value.find(value[0], 1);
+  if (close == std::string::npos) throw UsageError(fmt::format("{}: the quote {} is not closed", place, value[0]));
+  const std::string rest = trimmed(value.substr(close + 1));
+  if (!rest.empty() && rest[0] != '#') throw UsageError(fmt::format("{}: '{}' follows the value", place, rest));
+  return value.substr(1, close - 1);
 }
 
 Arguments read_config(const std::string& path, const std::vector<std::string>& known) {
-  std::ifstream file(path);
-  if (!file) throw UsageError(fmt::format("config file '{}' cannot be read", path));
+  std::string text;
+  try {
+    text = read_file(path);
+  } catch (const Error& e) {
+    throw UsageError(fmt::format("--config: {}", e.what()));
+  }
+  std::istringstream file(text);
   Arguments result;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
-    line = trimmed(line.substr(0, line.find('#')));
-    if (line.empty()) continue;
+    line = trimmed(line);
+    if (line.empty() || line[0] == '#') continue;
+    const std::string place = fmt::format("{}:{}", path, number);
     const auto equals = line.find('=');
     if (equals == std::string::npos)
-      throw UsageError(fmt::format("{}:{}: expected 'key = value', not '{}'", path, number, line));
-    const std::string key = with_underscores(trimmed(line.substr(0, equals)));
-    check_known(key, known, fmt::format("{}:{}: key '{}'", path, number, key));
-    if (key == "config") throw UsageError(fmt::format("{}:{}: a config file cannot name another", path, number));
-    std::string value = trimmed(line.substr(equals + 1));
-    if (value.size() >= 2 && (value.front() == '"' || value.front() == '\'') && value.back() == value.front())
-      value = value.substr(1, value.size() - 2);
-    result.push_back("--" + key + "=" + value);
+      throw UsageError(fmt::format("{}: a line must be 'key = value', not '{}'", place, line));
+    const std::string key = option_name("--" + trimmed(line.substr(0, equals)));
+    if (key == "config" || key == "help")
+      throw UsageError(fmt::format("{}: key '{}' belongs on the command line", place, key));
+    if (std::find(known.begin(), known.end(), key) == known.end())
+      throw UsageError(fmt::format("{}: key '{}' is unknown{}", place, key, suggestion(key, known)));
+    result.push_back(spelled_out(key, config_value(line.substr(equals + 1), place)));
   }
   return result;
-}
-
-std::string config_path(const Arguments& args) {
-  std::string path;
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    if (args[i].rfind("--config=", 0) == 0)
-      path = args[i].substr(9);
-    else if (args[i] == "--config" && i + 1 < args.size())
-      path = args[i + 1];
-  }
-  return path;
 }
 
 }  // namespace
 
 struct Options::Impl {
+  struct Bound {
+    CLI::Option* option;
+    std::function<std::string()> text;
+    bool flag;
+  };
   CLI::App app;
   std::string group = "Options";
+  std::vector<std::string> names = {"help"};
+  std::map<std::string, Bound> bound = {};
 
-  CLI::Option* configure(CLI::Option* option) {
-    return option->group(group)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  template <class T>
+  void bind(const std::string& name, T& value, const std::string& help, bool flag) {
+    const CLI::callback_t set = [&value, name](const CLI::results_t& given) {
+      assign(name, given.back().substr(1), value);
+      return true;
+    };
+    const auto text = [&value] { return fmt::format("{}", value); };
+    CLI::Option* option = app.add_option("--" + name, set, help);
+    option->group(group)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    option->type_name(flag ? "" : type_name(value))->default_str(flag ? "" : text());
+    names.push_back(name);
+    bound[name] = {option, text, flag};
   }
-  const CLI::Option* find(const std::string& name) const { return app.get_option_no_throw("--" + name); }
-  std::vector<const CLI::Option*> options() const {  // without --help
-    std::vector<const CLI::Option*> result;
-    for (const CLI::Option* option : app.get_options())
-      if (option != app.get_help_ptr()) result.push_back(option);
-    return result;
+
+  bool names_option(const std::string& arg) const {
+    return is_option(arg) && std::find(names.begin(), names.end(), option_name(arg)) != names.end();
   }
-  std::vector<std::string> names() const {
-    std::vector<std::string> result = {"help"};
-    for (const CLI::Option* option : options()) result.push_back(option->get_lnames()[0]);
+
+  Arguments spell_out(const Arguments& args) const {
+    Arguments result;
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      const std::string& arg = args[i];
+      if (arg == "-h") return {"--help"};
+      if (!is_option(arg))
+        throw UsageError(fmt::format("'{}' is not expected here; options are written --name value", arg));
+      const std::string name = option_name(arg), shown = arg.substr(0, arg.find('='));
+      if (!names_option(arg)) {
+        const std::string close = nearest(name, names);
+        throw UsageError(fmt::format("option {} is unknown{}", shown,
+                                     close.empty() ? "; " + app.get_name() + " --help lists them all"
+                                                   : fmt::format(" (did you mean --{}?)", close)));
+      }
+      if (name == "help") return {"--help"};
+      if (const auto equals = arg.find('='); equals != std::string::npos)
+        result.push_back(spelled_out(name, arg.substr(equals + 1)));
+      else if (bound.at(name).flag)
+        result.push_back(spelled_out(name, "true"));
+      else if (i + 1 < args.size() && !names_option(args[i + 1]))
+        result.push_back(spelled_out(name, args[++i]));
+      else
+        throw UsageError(fmt::format("option {} needs a value", shown));
+    }
     return result;
   }
 };
 
-Options::Options(std::string command, std::string summary) : impl_(new Impl{CLI::App(summary, command)}) {}
+Options::Options(std::string command, std::string summary) : impl_(new Impl{CLI::App(summary, command)}) {
+  impl_->app.set_help_flag("-h,--help", "show this text");
+  impl_->app.get_formatter()->column_width(38);
+}
 Options::~Options() = default;
 
 void Options::group(std::string heading) { impl_->group = std::move(heading); }
 
+void Options::footer(std::string text) { impl_->app.footer(std::move(text)); }
+
 template <class T>
 void Options::add(const std::string& name, T& value, const std::string& help) {
-  impl_->configure(impl_->app.add_option("--" + name, value, help)->capture_default_str());
+  impl_->bind(name, value, help, false);
 }
 template void Options::add(const std::string&, std::string&, const std::string&);
 template void Options::add(const std::string&, std::int64_t&, const std::string&);
@@ -112,51 +187,44 @@ template void Options::add(const std::string&, double&, const std::string&);
 template void Options::add(const std::string&, bool&, const std::string&);
 
 void Options::add_flag(const std::string& name, bool& value, const std::string& help) {
-  impl_->configure(impl_->app.add_flag("--" + name, value, help));
+  impl_->bind(name, value, help, true);
 }
 
-bool Options::contains(const std::string& name) const { return impl_->find(name) != nullptr; }
-bool Options::given(const std::string& name) const { return contains(name) && impl_->find(name)->count() > 0; }
+bool Options::contains(const std::string& name) const { return impl_->bound.count(name) > 0; }
+bool Options::given(const std::string& name) const {
+  return contains(name) && impl_->bound.at(name).option->count() > 0;
+}
 
 std::map<std::string, std::string> Options::values() const {
   std::map<std::string, std::string> result;
-  for (const CLI::Option* option : impl_->options()) {
-    const auto& given = option->results();
-    result[option->get_lnames()[0]] = given.empty() ? option->get_default_str() : given.back();
-  }
+  for (const auto& [name, bound] : impl_->bound) result[name] = bound.text();
   return result;
 }
 
 bool Options::parse(const Arguments& args) {
-  const std::vector<std::string> known = impl_->names();
-  Arguments all;
-  for (const std::string& arg : args) {
-    all.push_back(normalised(arg));
-    if (arg.rfind("--", 0) != 0 || arg.size() == 2) continue;
-    check_known(all.back().substr(2, all.back().find('=') - 2), known,
-                fmt::format("option {}", arg.substr(0, arg.find('='))));
-  }
-  if (const std::string path = config_path(all); !path.empty()) {
-    const Arguments config = read_config(path, known);
-    all.insert(all.begin(), config.begin(), config.end());
+  Arguments all = impl_->spell_out(args);
+  const auto config = std::find_if(all.rbegin(), all.rend(), [](auto& arg) { return arg.rfind("--config==", 0) == 0; });
+  if (config != all.rend()) {
+    const Arguments lines = read_config(config->substr(10), impl_->names);
+    all.insert(all.begin(), lines.begin(), lines.end());
   }
   std::reverse(all.begin(), all.end());  // as CLI11 wants them
   try {
     impl_->app.parse(all);
   } catch (const CLI::CallForHelp&) {
-    std::cout << impl_->app.help();
+    std::string help = impl_->app.help();
+    for (std::size_t at; (at = help.find("\n\n\n")) != std::string::npos;) help.erase(at, 1);
+    fmt::print("{}", help);
     return false;
   } catch (const CLI::ParseError& e) {
-    std::string text = e.what();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    throw UsageError(text);
+    throw UsageError(e.what());
   }
   return true;
 }
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  std::size_t best_distance = std::max<std::size_t>(2, (word.size() + 1) / 2) + 1;
   for (const std::string& candidate : candidates) {
     std::vector<std::size_t> row(candidate.size() + 1);  // Levenshtein, one row at a time
     std::iota(row.begin(), row.end(), std::size_t{0});

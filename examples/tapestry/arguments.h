@@ -27,6 +27,7 @@ class Options {
   ~Options();
 
   void group(std::string heading);  // of what is added from here on
+  void footer(std::string text);    // below the options in the help
   // Binds `value`; what it holds now is the default. T: std::string, std::int64_t, std::uint64_t, int, double, bool.
   template <class T>
   void add(const std::string& name, T& value, const std::string& help);
@@ -38,7 +39,7 @@ class Options {
 
   bool contains(const std::string& name) const;
   bool given(const std::string& name) const;  // by the last parse
-  // What every option was set to or left at; parse() takes it back as `--name=value`.
+  // What every option was set to or left at, in one spelling; parse() takes it back as `--name=value`.
   std::map<std::string, std::string> values() const;
 
  private:

@@ -1,8 +1,12 @@
 // The `tapestry` command: picks the subcommand and turns errors into one line and an exit code (2 usage, 1 failure).
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <new>
+#include <string>
+#include <string_view>
 
 #include "commands.h"
 #include "core/error.h"
@@ -49,16 +53,28 @@ int run(const Arguments& args) {
                                                   tapestry::command::suggestion(args[0], names)));
 }
 
+// An error is one line, whatever it lists.
+int complain(std::string_view text, int exit_code) {
+  std::string line;
+  for (char c : text) {
+    if (c == '\n') c = ' ';
+    if (c != ' ' || line.empty() || line.back() != ' ') line += c;
+  }
+  fmt::print(stderr, "tapestry: {}\n", line);
+  return exit_code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at its size limit is an error like a full disk, not the end of the process
   try {
     return run(Arguments(argv + 1, argv + argc));
   } catch (const tapestry::command::UsageError& e) {
-    fmt::print(stderr, "tapestry: {}\n", e.what());
-    return 2;
+    return complain(e.what(), 2);
+  } catch (const std::bad_alloc&) {
+    return complain("not enough memory; use a smaller model or batch", 1);
   } catch (const std::exception& e) {
-    fmt::print(stderr, "tapestry: {}\n", e.what());
-    return 1;
+    return complain(e.what(), 1);
   }
 }

@@ -1,5 +1,8 @@
 #include "metrics_log.h"
 
+#include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -24,32 +27,43 @@ std::string lines_until(const std::string& path, std::int64_t last_step) {
 // NaN and infinity have no JSON form; null says that there was no number.
 ordered_json number(double value) { return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr); }
 
-void write_line(std::ofstream& file, const std::string& path, const ordered_json& entry) {
-  file << entry.dump() << "\n" << std::flush;
-  TAP_CHECK(file, path, ": cannot be written; is the disk full?");
-}
-
 }  // namespace
 
-MetricsLog::MetricsLog(std::string path, bool resume, std::int64_t resumed_step) : path_(std::move(path)) {
-  replace_file(path_, resume ? lines_until(path_, resumed_step) : "");
-  file_.open(path_, std::ios::app);
-  TAP_CHECK(file_, path_, ": cannot be written");
+MetricsLog::MetricsLog(std::string path, bool resume, std::int64_t resumed_step,
+                       std::function<void(const std::string&)> warn)
+    : path_(std::move(path)), warn_(std::move(warn)) {
+  const std::string kept = resume ? lines_until(path_, resumed_step) : "";
+  replace_file(path_, kept);
+  size_ = kept.size();
+}
+
+void MetricsLog::append(const std::string& line) {
+  std::ofstream file(path_, std::ios::app);
+  file << line << "\n" << std::flush;
+  if (file) {
+    size_ += line.size() + 1;
+    return;
+  }
+  file.close();
+  std::error_code ignored;
+  std::filesystem::resize_file(path_, size_, ignored);  // no half line
+  if (!warned_) warn_(text_of("warning: ", path_, " cannot be written and will lack lines; is the disk full?"));
+  warned_ = true;
 }
 
 void MetricsLog::train(std::int64_t step, double loss, double lr, double grad_norm, double tokens_per_second,
                        bool skipped) {
-  write_line(file_, path_,
-             {{"step", step},
-              {"loss", number(loss)},
-              {"lr", lr},
-              {"grad_norm", number(grad_norm)},
-              {"tokens_per_s", number(tokens_per_second)},
-              {"skipped", skipped}});
+  append(ordered_json({{"step", step},
+                       {"loss", number(loss)},
+                       {"lr", lr},
+                       {"grad_norm", number(grad_norm)},
+                       {"tokens_per_s", number(tokens_per_second)},
+                       {"skipped", skipped}})
+             .dump());
 }
 
 void MetricsLog::evaluation(std::int64_t step, double val_loss, double seconds) {
-  write_line(file_, path_, {{"step", step}, {"val_loss", number(val_loss)}, {"seconds", number(seconds)}});
+  append(ordered_json({{"step", step}, {"val_loss", number(val_loss)}, {"seconds", number(seconds)}}).dump());
 }
 
 }  // namespace tapestry::command

@@ -1,7 +1,9 @@
-// out/metrics.jsonl: one JSON object for each logged step or evaluation.
+// out/metrics.jsonl: one JSON object for each logged step or evaluation. A line that cannot be written is left out, and
+// the first one is reported; training goes on.
 #pragma once
 
-#include <fstream>
+#include <cstdint>
+#include <functional>
 #include <string>
 
 namespace tapestry::command {
@@ -9,14 +11,19 @@ namespace tapestry::command {
 class MetricsLog {
  public:
   // Starts a new file, or continues one: then lines of steps after `resumed_step` are dropped.
-  MetricsLog(std::string path, bool resume, std::int64_t resumed_step);
+  // Throws if the file cannot be written at all.
+  MetricsLog(std::string path, bool resume, std::int64_t resumed_step, std::function<void(const std::string&)> warn);
 
   void train(std::int64_t step, double loss, double lr, double grad_norm, double tokens_per_second, bool skipped);
   void evaluation(std::int64_t step, double val_loss, double seconds);
 
  private:
+  void append(const std::string& line);
+
   std::string path_;
-  std::ofstream file_;
+  std::function<void(const std::string&)> warn_;
+  std::uintmax_t size_ = 0;  // of the whole lines
+  bool warned_ = false;
 };
 
 }  // namespace tapestry::command

@@ -21,6 +21,11 @@ int terminal_width() {
 
 }  // namespace
 
+void print_line(const std::string& text) {
+  std::fputs((text + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
 std::string human_duration(double seconds) {
   const auto s = static_cast<std::int64_t>(seconds + 0.5);
   if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
@@ -47,7 +52,7 @@ void Progress::step(std::int64_t step, double loss, double lr, std::int64_t toke
   }
   if (drawn_ && since_drawn_ < kRedraw && step != last_step_) return;
   since_drawn_ = 0;
-  fmt::print("\r{}\x1b[K", bar(step, smooth_loss_));
+  std::fputs(fmt::format("\r{}\x1b[K", bar(step, smooth_loss_)).c_str(), stdout);
   std::fflush(stdout);
   drawn_ = true;
 }
@@ -60,15 +65,14 @@ std::string Progress::bar(std::int64_t step, double loss) const {
   const int room = std::clamp(terminal_width() - static_cast<int>(text.size()) - 4, 0, 40);
   const double part = last_step_ > 0 ? static_cast<double>(step) / static_cast<double>(last_step_) : 1;
   const int full = static_cast<int>(part * room);
-  if (room < 5) return text.substr(1);
+  if (room < 5) return text.substr(1, static_cast<std::size_t>(std::max(terminal_width() - 1, 1)));
   const std::string filled(static_cast<std::size_t>(full), '='), open(static_cast<std::size_t>(room - full), ' ');
   return fmt::format("[{}{}{}{}]{}", colour_ ? "\x1b[32m" : "", filled, colour_ ? "\x1b[0m" : "", open, text);
 }
 
 void Progress::line(const std::string& text) {
   clear();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  print_line(text);
 }
 
 void Progress::highlight(const std::string& text) { line(colour_ ? fmt::format("\x1b[1;36m{}\x1b[0m", text) : text); }
@@ -76,7 +80,7 @@ void Progress::highlight(const std::string& text) { line(colour_ ? fmt::format("
 void Progress::finish() { clear(); }
 
 void Progress::clear() {
-  if (drawn_) fmt::print("\r\x1b[K");
+  if (drawn_) std::fputs("\r\x1b[K", stdout);
   drawn_ = false;
 }
 

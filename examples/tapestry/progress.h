@@ -1,4 +1,5 @@
-// What a training run shows: a bar that redraws itself on a terminal, plain lines elsewhere.
+// What a training run shows: a bar that redraws itself on a terminal, plain lines elsewhere. Output that cannot be
+// written, to a full disk or a closed pipe, is no reason to stop training and is dropped.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@ class Progress {
   double seconds_ = 0, smooth_loss_ = 0, since_drawn_ = 0;
 };
 
+void print_line(const std::string& text);    // to stdout, at once
 std::string human_duration(double seconds);  // "1:05", "1:02:03"
 
 }  // namespace tapestry::command

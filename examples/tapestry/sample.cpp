@@ -12,18 +12,32 @@
 
 namespace tapestry::command {
 
+namespace {
+
+std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt) {
+  try {
+    return tokenizer.encode(prompt.empty() ? "\n" : prompt);
+  } catch (const Error& e) {
+    if (prompt.empty()) return {0};  // a text of one line
+    throw UsageError(fmt::format("--prompt: {}", e.what()));
+  }
+}
+
+}  // namespace
+
 int sample(const Arguments& args) {
   std::string checkpoint = "out/checkpoint.h5", prompt;
   std::int64_t tokens = 500;
   int threads = 0;
   SamplingOptions options;
   Options parser("tapestry sample", "Write text with a trained checkpoint.");
+  parser.footer("example: tapestry sample --checkpoint out/checkpoint.h5 --prompt 'In the' --temperature 0.8");
   parser.add("checkpoint", checkpoint, "file that tapestry train wrote");
-  parser.add("prompt", prompt, "text to continue; empty: from a new line");
+  parser.add("prompt", prompt, "text to continue; without it, starts on a new line");
   parser.add("tokens", tokens, "tokens to write");
   parser.add("temperature", options.temperature, "0: always the likeliest");
   parser.add("top_k", options.top_k, "only the k likeliest tokens; 0: all");
-  parser.add("top_p", options.top_p, "only the likeliest tokens that together reach p");
+  parser.add("top_p", options.top_p, "only the likeliest that together have this probability");
   parser.add("seed", options.seed, "the same seed writes the same text");
   parser.add("threads", threads, "0: all processors");
   if (!parser.parse(args)) return 0;
@@ -36,14 +50,16 @@ int sample(const Arguments& args) {
   }
   set_num_threads(threads);
 
-  const RunState run = read_run_state(checkpoint);
+  const RunState run = read_checkpoint(checkpoint);
   const auto description = run.config.find("tokenizer_description");
   TAP_CHECK(description != run.config.end(), checkpoint, ": holds no tokenizer; was it written by tapestry train?");
   const auto tokenizer = tokenizer_from_description(description->second);
-  Gpt model(model_config(run.config, tokenizer->vocabulary()), 0);
+  const GptConfig config = model_config(run.config, tokenizer->vocabulary());
+  check_memory(config, 1, static_cast<double>(config.context));
+  const std::vector<std::int32_t> ids = encode_prompt(*tokenizer, prompt);
+  Gpt model(config, 0);
   load_training_state(checkpoint, model, nullptr);
 
-  const std::vector<std::int32_t> ids = tokenizer->encode(prompt.empty() ? "\n" : prompt);
   fmt::print("{}", prompt);
   generate(model, ids, tokens, options, [&](std::int32_t id) {
     fmt::print("{}", tokenizer->decode({id}));

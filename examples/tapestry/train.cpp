@@ -1,6 +1,9 @@
 // tapestry train: text file in, checkpoint out.
 #include <fmt/format.h>
 
+#include <unistd.h>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -20,11 +23,17 @@ namespace tapestry::command {
 
 namespace {
 
-Trainer* running = nullptr;  // for the signal handler
+// For the signal handler: the run that it stops, and the signal that came.
+std::atomic<Trainer*> running = nullptr;
+volatile std::sig_atomic_t received = 0;
 
-extern "C" void on_signal(int) {
-  if (running) running->interrupt();
-  std::signal(SIGINT, SIG_DFL);  // a second Ctrl-C ends at once
+extern "C" void on_signal(int signal) {
+  constexpr char kMessage[] = "\nstopping after this step; once more ends at once, without saving\n";
+  received = signal;
+  if (Trainer* trainer = running) trainer->interrupt();
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TrainOptions& o, const std::string& text) {
@@ -32,41 +41,125 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TrainOptions& o, const std::stri
   return std::make_unique<CharTokenizer>(text);
 }
 
+// For a shell: in quotes where it needs them.
+std::string shell_word(const std::string& word) {
+  const std::string plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+:@%,";
+  if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+  std::string result = "'";
+  for (char c : word) result += c == '\'' ? "'\\''" : std::string(1, c);
+  return result + "'";
+}
+
+// What a terminal shows as it is: an untrained model of bytes also writes control characters and broken UTF-8.
+std::string printable(std::string text) {
+  bool valid = true;
+  try {
+    check_utf8(text, "sample");
+  } catch (const Error&) {
+    valid = false;
+  }
+  for (char& c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f || (byte >= 0x80 && !valid)) c = '.';
+  }
+  return text;
+}
+
+std::string plural(std::int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+constexpr double kValidationFraction = 0.1;
+
+TokenSplit split(std::vector<std::int32_t> tokens, const TrainOptions& o) {
+  const auto total = static_cast<std::int64_t>(tokens.size());
+  try {
+    return split_tokens(std::move(tokens), kValidationFraction, o.block_size);
+  } catch (const Error&) {
+    const auto part = static_cast<std::int64_t>(kValidationFraction * static_cast<double>(total));
+    throw UsageError(
+        fmt::format("{} has {}; its last tenth, kept for validation, is too short for --block_size {}; "
+                    "use a longer text{}",
+                    o.data, plural(total, "token"), o.block_size,
+                    part < 2 ? "" : fmt::format(" or a block_size of at most {}", part - 1)));
+  }
+}
+
+using Config = std::map<std::string, std::string>;
+
+// A file name may be any bytes, but what a checkpoint cannot hold would only show when it is saved.
+void check_storable(const Config& values) {
+  for (const auto& [name, value] : values) {
+    try {
+      check_utf8(value, "the value of --" + name);
+    } catch (const Error& e) {
+      throw UsageError(e.what());
+    }
+  }
+}
+
+void check_same_text(const Config& stored, const Config& now, const TrainOptions& o) {
+  const auto hash = stored.find("text_hash");
+  TAP_CHECK(hash == stored.end() || hash->second == now.at("text_hash"), o.data, ": is not the text that ",
+            o.checkpoint(), " was trained on; --data must name that text, or start anew in another --out_dir");
+}
+
 // Everything a run needs, built in the order in which it can fail.
 class Run {
  public:
-  Run(const TrainOptions& options, std::map<std::string, std::string> values)
+  // `values` are the options as the checkpoint will keep them, `stored` those of the checkpoint to resume from.
+  Run(const TrainOptions& options, Config values, const Config& stored)
       : o_(options),
         text_(read_text_file(o_.data)),
+        run_state_(describe(std::move(values), stored)),
         tokenizer_(make_tokenizer(o_, text_)),
-        split_(split_tokens(tokenizer_->encode(text_), 0.1, o_.block_size)),
+        split_(split(tokenizer_->encode(text_), o_)),
+        model_config_(fitting_model_config()),
         train_(split_.train, o_.batch_size, o_.block_size, derive_seed(o_.seed, "data")),
         validation_(split_.validation, o_.batch_size, o_.block_size, 0),
         batch_(train_.batch(0)),
-        model_(model_config(o_, tokenizer_->vocabulary()), o_.seed),
+        model_(model_config_, o_.seed),
         optimizer_(parameters(model_), {.beta1 = o_.beta1, .beta2 = o_.beta2, .weight_decay = o_.weight_decay}),
         trainer_(model_, optimizer_, schedule(), trainer_options(), functions()) {
-    run_state_.config = std::move(values);
     run_state_.config["tokenizer_description"] = tokenizer_->description();
-    run_state_.config["text_hash"] = hash_hex(std::as_bytes(std::span(text_)));
   }
 
   int execute() {
     prepare_folder();
-    print_header();
-    if (o_.resume) load();
-    progress_.emplace(trainer_.current_step(), o_.max_iters, o_.log_interval);
-    metrics_.emplace(o_.out_dir + "/metrics.jsonl", o_.resume, trainer_.current_step());
     running = &trainer_;
     std::signal(SIGINT, on_signal);
     std::signal(SIGTERM, on_signal);
-    const Trainer::Stop stop = trainer_.run();
-    running = nullptr;
-    progress_->finish();
-    return finish(stop);
+    print_header();
+    if (o_.resume) load();
+    progress_.emplace(trainer_.current_step(), o_.max_iters, o_.log_interval);
+    metrics_.emplace(o_.out_dir + "/metrics.jsonl", o_.resume, trainer_.current_step(),
+                     [this](const std::string& text) { progress_->line(text); });
+    return finish(run());
   }
 
  private:
+  RunState describe(Config values, const Config& stored) const {
+    values["text_hash"] = hash_hex(std::as_bytes(std::span(text_)));
+    check_same_text(stored, values, o_);
+    return {.config = std::move(values)};
+  }
+
+  GptConfig fitting_model_config() const {
+    const GptConfig config = model_config(o_, tokenizer_->vocabulary());
+    check_memory(config, 4, static_cast<double>(o_.batch_size) * static_cast<double>(o_.block_size));
+    return config;
+  }
+
+  Trainer::Stop run() {
+    if (trainer_.current_step() >= o_.max_iters) {
+      print_line(fmt::format("step {} is the end already; a higher --max_iters trains on", trainer_.current_step()));
+      return Trainer::Stop::finished;
+    }
+    const Trainer::Stop stop = trainer_.run();
+    progress_->finish();
+    return stop;
+  }
+
   Schedule schedule() const {
     const std::int64_t decay = o_.lr_decay_iters < 0 ? o_.max_iters : o_.lr_decay_iters;
     return warmup(o_.warmup_iters,
@@ -96,19 +189,16 @@ class Run {
   }
 
   double loss_on(const TokenBatches& batches, std::int64_t count) {
-    const bool training = model_.training();
-    model_.eval();
+    const EvalScope eval_scope(model_);
     double sum = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       const Batch batch = batches.evaluation_batch(i);
       sum += model_.loss(batch.inputs, batch.targets).loss.item();
     }
-    model_.train(training);
     return sum / static_cast<double>(count);
   }
 
   void on_step(const StepInfo& info) {
-    last_loss_ = info.loss;
     progress_->step(info.step, info.loss, info.lr, info.tokens, info.seconds);
     if (info.skipped) progress_->line(fmt::format("step {}: the gradient is not finite; step skipped", info.step));
     if (info.step % o_.log_interval != 0 && info.step != o_.max_iters) return;
@@ -139,42 +229,45 @@ class Run {
                return true;
              });
     std::string indented = "    | ";
-    for (char c : tokenizer_->decode(ids)) {
+    for (char c : printable(tokenizer_->decode(ids))) {
       indented += c;
       if (c == '\n') indented += "    | ";
     }
     return indented;
   }
 
+  // The results of an earlier run stay, under another name, until the run after this one.
   void prepare_folder() const {
+    namespace fs = std::filesystem;
     std::error_code error;
-    std::filesystem::create_directories(o_.out_dir, error);
-    TAP_CHECK(std::filesystem::is_directory(o_.out_dir), "out_dir: '", o_.out_dir,
-              "' cannot be made into a folder: ", error ? error.message() : "a file of that name exists");
-    const std::string path = o_.checkpoint();
-    if (o_.resume || !std::filesystem::exists(path)) return;
-    const std::string kept = o_.out_dir + "/checkpoint.previous.h5";
-    std::filesystem::rename(path, kept, error);
-    TAP_CHECK(!error, path, ": cannot be moved away: ", error.message());
-    fmt::print("{} is from an earlier run: kept as {} (--resume would continue it)\n", path, kept);
+    fs::create_directories(o_.out_dir, error);
+    TAP_CHECK(!error && fs::is_directory(o_.out_dir), "--out_dir: '", o_.out_dir,
+              "' cannot be made into a folder: ", error.message());
+    const std::string path = o_.checkpoint(), kept = previous_checkpoint(path), metrics = o_.out_dir + "/metrics";
+    if (o_.resume || !fs::exists(path)) return;
+    try {
+      read_run_state(path);
+    } catch (const Error&) {
+      return print_line(fmt::format("{} is from an earlier run, but damaged: it will be replaced", path));
+    }
+    fs::rename(path, kept, error);
+    TAP_CHECK(!error, path, ": cannot be renamed to ", kept, ": ", error.message());
+    fs::rename(metrics + ".jsonl", metrics + ".previous.jsonl", error);
+    print_line(fmt::format("{} is from an earlier run: kept as {} (--resume would have continued it)", path, kept));
   }
 
   void print_header() {
-    fmt::print("tapestry {}  {}  {} threads  seed {}\n", kVersion, kArch, num_threads(), o_.seed);
-    fmt::print("text: {} tokens ({} train, {} validation), vocabulary {}\n",
-               split_.train.size() + split_.validation.size(), split_.train.size(), split_.validation.size(),
-               tokenizer_->vocabulary());
-    fmt::print("model: {} layers, {} heads, {} wide, {} of context: {} parameters\n", o_.n_layer, o_.n_head, o_.n_embd,
-               o_.block_size, parameter_count(model_));
-    std::fflush(stdout);
+    print_line(fmt::format("tapestry {}, {}, {}, seed {}", kVersion, kArch, plural(num_threads(), "thread"), o_.seed));
+    print_line(fmt::format("text: {} tokens ({} train, {} validation), vocabulary {}",
+                           split_.train.size() + split_.validation.size(), split_.train.size(),
+                           split_.validation.size(), tokenizer_->vocabulary()));
+    print_line(fmt::format("model: {}, {}, {} wide, {} of context: {} parameters", plural(o_.n_layer, "layer"),
+                           plural(o_.n_head, "head"), o_.n_embd, o_.block_size, parameter_count(model_)));
   }
 
   void load() {
-    const RunState stored = trainer_.load(o_.checkpoint());
-    const auto hash = stored.config.find("text_hash");
-    TAP_CHECK(hash == stored.config.end() || hash->second == run_state_.config["text_hash"], o_.data,
-              ": is not the text that ", o_.checkpoint(), " was trained on; --data must name that text");
-    fmt::print("resumed {} at step {}\n", o_.checkpoint(), trainer_.current_step());
+    trainer_.load(o_.checkpoint());
+    print_line(fmt::format("resumed {} at step {}", o_.checkpoint(), trainer_.current_step()));
   }
 
   void save() {
@@ -183,19 +276,22 @@ class Run {
   }
 
   int finish(Trainer::Stop stop) {
-    constexpr std::int64_t kFinalBatches = 100;
-    const std::int64_t batches = std::max(o_.eval_iters, kFinalBatches);
-    val_loss_ = loss_on(validation_, batches);
-    const double train_loss = loss_on(train_, batches);
-    save();
+    save();  // before the last evaluation, which takes its time
+    std::signal(SIGINT, SIG_DFL);
+    std::signal(SIGTERM, SIG_DFL);
+    running = nullptr;
     const std::int64_t steps = trainer_.current_step();
     if (stop != Trainer::Stop::finished)
-      fmt::print("{} after {} of {} steps; continue with: tapestry train --resume --out_dir {}\n",
-                 stop == Trainer::Stop::interrupted ? "interrupted" : "time budget used up", steps, o_.max_iters,
-                 o_.out_dir);
-    fmt::print("result: steps={} train_loss={:.4f} val_loss={:.4f} tokens_per_s={:.0f} weights_hash={} checkpoint={}\n",
-               steps, train_loss, val_loss_, progress_->tokens_per_second(), weights_hash(model_), o_.checkpoint());
-    return stop == Trainer::Stop::interrupted ? 130 : 0;
+      print_line(fmt::format("{} after {} of {} steps, saved; continue with: {} train --resume --out_dir {}",
+                             stop == Trainer::Stop::interrupted ? "interrupted" : "time budget used up", steps,
+                             o_.max_iters, shell_word(program_invocation_name), shell_word(o_.out_dir)));
+    constexpr std::int64_t kFinalBatches = 100;
+    const std::int64_t batches = std::max(o_.eval_iters, kFinalBatches);
+    const double train_loss = loss_on(train_, batches), val_loss = loss_on(validation_, batches);
+    print_line(fmt::format(
+        "result: steps={} train_loss={:.4f} val_loss={:.4f} tokens_per_s={:.0f} weights_hash={} checkpoint={}", steps,
+        train_loss, val_loss, progress_->tokens_per_second(), weights_hash(model_), o_.checkpoint()));
+    return stop == Trainer::Stop::interrupted ? 128 + received : 0;
   }
 
   double elapsed() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
@@ -203,17 +299,18 @@ class Run {
   TrainOptions o_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::string text_;
+  RunState run_state_;
   std::unique_ptr<Tokenizer> tokenizer_;
   TokenSplit split_;
+  GptConfig model_config_;
   TokenBatches train_, validation_;
   Batch batch_;
   Gpt model_;
   AdamW optimizer_;
   Trainer trainer_;
-  RunState run_state_;
   std::optional<Progress> progress_;
   std::optional<MetricsLog> metrics_;
-  double val_loss_ = 0, last_loss_ = 0;
+  double val_loss_ = 0;
 };
 
 }  // namespace
@@ -221,24 +318,27 @@ class Run {
 int train(const Arguments& given) {
   Arguments args = given;
   TrainOptions options;
-  std::map<std::string, std::string> values;
+  Config values, stored;
   // With --resume the second round starts from the checkpoint's options.
   for (int round = 0;; ++round) {
     options = TrainOptions();
     Options parser("tapestry train", "Train a small GPT on a text file.");
+    parser.footer("example: tapestry train --data book.txt --max_iters 1000 --time_budget 2m");
     add_options(parser, options);
     if (!parser.parse(args)) return 0;
     values = parser.values();
     if (round == 1 || !options.resume) break;
     TAP_CHECK(std::filesystem::exists(options.checkpoint()), options.checkpoint(),
               ": does not exist, so there is nothing to resume; leave out --resume to start");
-    take_over(read_run_state(options.checkpoint()).config, parser, args);
+    stored = read_checkpoint(options.checkpoint()).config;
+    take_over(stored, parser, args);
   }
   if (options.data.empty()) throw UsageError("--data is missing: name the UTF-8 text file to learn from");
   values["data"] = options.data = std::filesystem::absolute(options.data).string();
+  check_storable(values);
   check(options);
   set_num_threads(options.threads);
-  return Run(options, std::move(values)).execute();
+  return Run(options, std::move(values), stored).execute();
 }
 
 }  // namespace tapestry::command

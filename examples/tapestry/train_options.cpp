@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 namespace tapestry::command {
 
@@ -16,10 +19,11 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("tokenizer", o.tokenizer, "char or byte");
   options.group("Model");
   options.add("n_layer", o.n_layer, "transformer blocks");
-  options.add("n_head", o.n_head, "attention heads; must divide n_embd");
+  options.add("n_head", o.n_head, "attention heads; must divide n_embd unless head_dim is set");
   options.add("n_embd", o.n_embd, "width");
+  options.add("head_dim", o.head_dim, "width of a head; 0 means n_embd / n_head");
   options.add("block_size", o.block_size, "tokens of context");
-  options.add("dropout", o.dropout, "probability of dropping, 0 to 1");
+  options.add("dropout", o.dropout, "share of activations dropped while training");
   options.add("bias", o.bias, "biases in linear layers");
   options.add("norm", o.norm, "pre or post: where LayerNorm sits");
   options.add("activation", o.activation, "gelu_tanh, gelu, relu or silu");
@@ -38,11 +42,11 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("seed", o.seed, "of weights, batches and dropout");
   options.group("Run");
   options.add("threads", o.threads, "0 means all processors; results do not depend on it");
-  options.add("time_budget", o.time_budget, "stop after this long, such as 120s, 2m or 1h; 0 means no limit");
+  options.add("time_budget", o.time_budget, "stop early after 120s, 2m or 1h; 0 means no limit");
   options.add("eval_interval", o.eval_interval, "steps between evaluations");
-  options.add("eval_iters", o.eval_iters, "validation batches in an evaluation (at least 100 at the end)");
+  options.add("eval_iters", o.eval_iters, "batches of an evaluation (at least 100 at the end)");
   options.add("log_interval", o.log_interval, "steps between log lines");
-  options.add("sample_tokens", o.sample_tokens, "length of the sample shown at an evaluation; 0 means none");
+  options.add("sample_tokens", o.sample_tokens, "tokens of the sample at an evaluation; 0 means none");
 }
 
 void check(const TrainOptions& o) {
@@ -76,15 +80,37 @@ void check(const TrainOptions& o) {
     not_negative(name, value);
   for (const auto& [name, value] : {std::pair{"warmup_iters", o.warmup_iters},
                                     {"sample_tokens", o.sample_tokens},
+                                    {"head_dim", o.head_dim},
                                     {"threads", std::int64_t{o.threads}}})
     require(value >= 0, name, value, "0 or more");
   fraction("beta1", o.beta1);
   fraction("beta2", o.beta2);
   fraction("dropout", o.dropout);
-  require(o.min_lr <= o.learning_rate, "min_lr", o.min_lr, "at most learning_rate");
+  if (o.min_lr > o.learning_rate)
+    throw UsageError(fmt::format("--min_lr must be at most --learning_rate, {}, not {}", o.learning_rate, o.min_lr));
   require(o.lr_decay_iters >= -1, "lr_decay_iters", o.lr_decay_iters, "-1 or more");
   require(o.norm == "pre" || o.norm == "post", "norm", o.norm, "pre or post");
   require(o.tokenizer == "char" || o.tokenizer == "byte", "tokenizer", o.tokenizer, "char or byte");
+  parse_duration("time_budget", o.time_budget);
+  try {
+    model_config(o, 1).check();
+  } catch (const Error& e) {
+    throw UsageError(e.what());
+  }
+}
+
+void check_memory(const GptConfig& c, int copies, double tokens) {
+  const auto real = [](std::int64_t count) { return static_cast<double>(count); };
+  const double width = real(c.width), layers = real(c.layers), inner = real(c.head_dim) * real(c.heads);
+  const double of_block = 4 * width * (c.head_dim > 0 ? inner : width) + 8 * width * width + 13 * width;
+  const double parameters = (real(c.vocabulary) + real(c.context)) * width + layers * of_block;
+  const double activations = tokens * (8 * width * layers + real(c.vocabulary));
+  const double needed = sizeof(float) * (copies * parameters + activations);
+  const double present = real(sysconf(_SC_PHYS_PAGES)) * real(sysconf(_SC_PAGE_SIZE));
+  constexpr double kGigabyte = 1e9;
+  TAP_CHECK(needed < present, fmt::format("a model of {:.3g} parameters and batches of {:.0f} tokens need at least "
+                                          "{:.1f} GB of memory, and this machine has {:.1f}; use smaller ones",
+                                          parameters, tokens, needed / kGigabyte, present / kGigabyte));
 }
 
 GptConfig model_config(const TrainOptions& o, std::int64_t vocabulary) {
@@ -94,6 +120,7 @@ GptConfig model_config(const TrainOptions& o, std::int64_t vocabulary) {
   c.layers = o.n_layer;
   c.heads = o.n_head;
   c.width = o.n_embd;
+  c.head_dim = o.head_dim;
   c.dropout = o.dropout;
   c.bias = o.bias;
   c.norm = o.norm == "pre" ? NormPlacement::pre : NormPlacement::post;
@@ -113,17 +140,9 @@ GptConfig model_config(const std::map<std::string, std::string>& stored, std::in
 }
 
 void take_over(const std::map<std::string, std::string>& stored, const Options& options, Arguments& args) {
-  constexpr const char* kFixed[] = {"n_layer",
-                                    "n_head",
-                                    "n_embd",
-                                    "block_size",
-                                    "bias",
-                                    "norm",
-                                    "activation",
-                                    "batch_size",
-                                    "tokenizer",
-                                    "seed",
-                                    "gradient_accumulation_steps"};
+  constexpr const char* kFixed[] = {"n_layer",    "n_head",    "n_embd", "head_dim",
+                                    "block_size", "bias",      "norm",   "activation",
+                                    "batch_size", "tokenizer", "seed",   "gradient_accumulation_steps"};
   constexpr const char* kOfThisCall[] = {"out_dir", "resume", "config", "time_budget"};
   const auto is_in = [](const auto& list, const std::string& name) {
     return std::find(std::begin(list), std::end(list), name) != std::end(list);
@@ -141,6 +160,20 @@ void take_over(const std::map<std::string, std::string>& stored, const Options& 
   if (!changed.empty())
     throw UsageError(fmt::format("--resume cannot change {}; leave it out, or start anew in another out_dir", changed));
   args.insert(args.begin(), inherited.begin(), inherited.end());
+}
+
+std::string previous_checkpoint(const std::string& path) {
+  return std::filesystem::path(path).replace_extension(".previous.h5").string();
+}
+
+RunState read_checkpoint(const std::string& path) {
+  try {
+    return read_run_state(path);
+  } catch (const Error& e) {
+    const std::string previous = previous_checkpoint(path);
+    if (!std::filesystem::exists(path) || !std::filesystem::exists(previous)) throw;
+    fail(e.what(), "; the checkpoint of the run before is still there: ", previous);
+  }
 }
 
 }  // namespace tapestry::command

@@ -5,13 +5,14 @@
 
 #include "arguments.h"
 #include "layers/models/gpt.h"
+#include "optim/training_state.h"
 
 namespace tapestry::command {
 
 struct TrainOptions {
   std::string data, out_dir = "out", config, tokenizer = "char";
   bool resume = false;
-  std::int64_t n_layer = 4, n_head = 4, n_embd = 128, block_size = 64;
+  std::int64_t n_layer = 4, n_head = 4, n_embd = 128, head_dim = 0, block_size = 64;
   double dropout = 0;
   bool bias = true;
   std::string norm = "pre", activation = "gelu_tanh";
@@ -29,8 +30,11 @@ struct TrainOptions {
 
 // Binds every member to an option.
 void add_options(Options& options, TrainOptions& o);
-// Ranges of what is not checked by the library itself; throws UsageError naming the option.
+// Every value on its own, and that the heads fit the width; throws UsageError naming the option.
 void check(const TrainOptions& o);
+// Throws if this machine's memory cannot hold so many copies of the model's parameters (4 in training: value, gradient,
+// two moments) and the activations of a batch of `tokens`.
+void check_memory(const GptConfig& config, int copies, double tokens);
 
 GptConfig model_config(const TrainOptions& o, std::int64_t vocabulary);
 // The model a checkpoint's stored options describe.
@@ -39,5 +43,11 @@ GptConfig model_config(const std::map<std::string, std::string>& stored, std::in
 // With --resume the options of the checkpoint count, except where this call sets another value. Options that the
 // weights or the data position depend on must not change; throws UsageError listing those that do.
 void take_over(const std::map<std::string, std::string>& stored, const Options& options, Arguments& args);
+
+// The run part of a checkpoint. If the file is damaged, the error names the checkpoint of the run before, if there is
+// one beside it.
+RunState read_checkpoint(const std::string& path);
+// Where train keeps the checkpoint of the run before.
+std::string previous_checkpoint(const std::string& path);
 
 }  // namespace tapestry::command

@@ -14,10 +14,12 @@ void SamplingOptions::check() const {
 
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, double uniform) {
   TAP_CHECK(!logits.empty(), "sample: there are no logits");
-  for (float z : logits) TAP_CHECK(!std::isnan(z), "sample: the model's logits are NaN; its weights are damaged");
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  const bool ordered = std::none_of(logits.begin(), logits.end(), [](float z) { return std::isnan(z); });
+  if (ordered) std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  TAP_CHECK(ordered && std::isfinite(logits[order[0]]),
+            "sample: the model's logits are not finite; its weights are damaged");
   if (options.temperature == 0) return order[0];
   if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(options.top_k)));
 
@@ -36,12 +38,7 @@ void generate(Gpt& model, std::span<const std::int32_t> prompt, std::int64_t cou
   options.check();
   TAP_CHECK(!prompt.empty(), "generate: the prompt needs at least one token");
   TAP_CHECK(count >= 0, "generate: the number of tokens must not be negative, not ", count);
-  struct EvalMode {
-    Gpt& model;
-    bool before = model.training();
-    explicit EvalMode(Gpt& m) : model(m) { model.eval(); }
-    ~EvalMode() { model.train(before); }
-  } eval_mode(model);
+  const EvalScope eval_scope(model);
 
   const RandomKey key{derive_seed(options.seed, "sample"), 0};
   const std::int64_t context = model.config().context;

@@ -23,7 +23,7 @@ struct SamplingOptions {
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, double uniform);
 
 // Continues `prompt` by `count` tokens and calls on_token with each; stops early when that returns false. Where the
-// context is full, the model goes on from the second half of it. Puts the model into eval mode for the call.
+// context is full, the model goes on from the second half of it. The model is in eval mode for the call.
 void generate(Gpt& model, std::span<const std::int32_t> prompt, std::int64_t count, const SamplingOptions& options,
               const std::function<bool(std::int32_t)>& on_token);
 
