@@ -344,9 +344,9 @@ Diagnosis diagnose(const Evidence& e, std::size_t wrong) {
   next([&] { return moved_along_axis(p); });
   next([&] { return lost_outputs(p, e); });
   next([&] { return lost_elements(p); });
+  next([&] { return factor_per_row(p, e); });
   next([&] { return at_other_value(p, e, wrong); });
   next([&] { return tensor_factor(p, e); });
-  next([&] { return factor_per_row(p, e); });
   next([&] { return wrong_axis(p, e); });
   next([&] { return missing_term(p, e); });
   next([&] { return part_is_wrong(p); });
