@@ -10,6 +10,7 @@
 #include <limits>
 #include <optional>
 
+#include "autograd/gradcheck_explanation.h"
 #include "autograd/gradcheck_function.h"
 
 namespace tapestry {
@@ -69,6 +70,7 @@ class Checker {
   GradcheckReport run() {
     try {
       if (forward_is_sound() && recording_is_sound() && backward_is_sound()) compare_all();
+      if (report_.fault == GradcheckFault::wrong_gradient) detail::explain(f_, step_, worst_slope_, report_);
     } catch (const Error& e) {
       fault(GradcheckFault::error, e.what());
     }
@@ -76,10 +78,11 @@ class Checker {
   }
 
  private:
-  bool fault(GradcheckFault kind, std::string message) {
+  bool fault(GradcheckFault kind, std::string message, GradcheckDiagnosis diagnosis = GradcheckDiagnosis::none) {
     if (report_.passed()) {
       report_.fault = kind;
       report_.message = std::move(message);
+      report_.diagnosis = diagnosis;
     }
     return false;
   }
@@ -104,7 +107,7 @@ class Checker {
     if (!module_ && !tape.touched_parameters().empty())
       return fault(GradcheckFault::not_visited,
                    text_of("the function uses ", tape.touched_parameters().size(),
-                          " Parameters that are not checked; call gradcheck(module, function, inputs)"));
+                           " Parameters that are not checked; call gradcheck(module, function, inputs)"));
     try {
       if (module_) check_all_visited(*module_, tape);
     } catch (const Error& e) {
@@ -125,14 +128,16 @@ class Checker {
       if (!same_bits(first[l], onto_zeros[l]))
         return fault(GradcheckFault::wrong_write,
                      text_of("the gradient of ", leaves_[l].name,
-                            " depends on what its memory held; where claim() returns false, assign every element"));
+                             " depends on what its memory held; where claim() returns false, assign every element"),
+                     GradcheckDiagnosis::always_adds);
       const std::vector<double> before = CheckedFunction::window(leaves_[l], l).to(DType::f64).to_vector<double>();
       const double allowed = 64 * epsilon_ * std::max(1.0, largest(first[l]));
       for (std::size_t j = 0; j < before.size(); ++j)
         if (!(std::abs(in_window[l][j] - before[j] - first[l][j]) <= allowed))
           return fault(GradcheckFault::wrong_write,
                        text_of("the gradient of ", leaves_[l].name,
-                              " replaces what was gathered before; where claim() returns true, add to it"));
+                               " replaces what was gathered before; where claim() returns true, add to it"),
+                       GradcheckDiagnosis::always_assigns);
     }
     return true;
   }
@@ -157,7 +162,7 @@ class Checker {
     const double allowed_kinks = options_.max_kink_share * static_cast<double>(seen);
     if (report_.wrong > 0)
       fault(GradcheckFault::wrong_gradient, text_of("the gradient of ", report_.worst.input, " is wrong; ",
-                                                   report_.wrong, " of ", seen, " entries are"));
+                                                    report_.wrong, " of ", seen, " entries are"));
     else if (static_cast<double>(report_.kinks) > allowed_kinks || (seen > 0 && report_.compared == 0))
       fault(GradcheckFault::too_many_kinks,
             text_of(report_.kinks, " of ", seen, " entries lie on a kink; move the inputs away from it"));
@@ -187,7 +192,10 @@ class Checker {
       for (std::size_t k = 0; k < numeric.size(); ++k) {
         const std::size_t j = k / outputs, i = k % outputs;
         compare(leaves_[l], static_cast<std::int64_t>(j), static_cast<std::int64_t>(i), analytic[i][l][j], numeric[k],
-                largest_entry);
+                largest_entry, [this, l, i, j](double step) {
+                  const Stencil s = f_.evaluate_around(leaves_[l], static_cast<std::int64_t>(j), step);
+                  return (s.plus1[i] - s.minus1[i]) / (2 * step * leaves_[l].unit(static_cast<std::int64_t>(j)));
+                });
       }
     }
   }
@@ -214,12 +222,18 @@ class Checker {
       along += moved;
       squares += moved * moved;
     }
-    compare(leaf, -1, -1, along, projected(f_.evaluate_around(leaf, direction, step_), cotangent, step_),
-            std::sqrt(squares));
+    auto slope_along = [this, &leaf, direction, cotangent](double step) {
+      return projected(f_.evaluate_around(leaf, direction, step), cotangent, step);
+    };
+    compare(leaf, -1, -1, along, slope_along(step_), std::sqrt(squares),
+            [slope_along](double step) { return slope_along(step).value; });
     for (int e = 0; e < kElementsPerProbe; ++e) {
       const std::int64_t j = key.below(size + e, size);
-      const Slope numeric = projected(f_.evaluate_around(leaf, j, step_), cotangent, step_ * leaf.unit(j));
-      compare(leaf, j, -1, analytic[static_cast<std::size_t>(j)], numeric, largest(analytic));
+      auto slope_of = [this, &leaf, j, cotangent](double step) {
+        return projected(f_.evaluate_around(leaf, j, step), cotangent, step * leaf.unit(j));
+      };
+      compare(leaf, j, -1, analytic[static_cast<std::size_t>(j)], slope_of(step_), largest(analytic),
+              [slope_of](double step) { return slope_of(step).value; });
     }
   }
 
@@ -237,8 +251,10 @@ class Checker {
     return slope(minus2, minus1, 0, plus1, plus2, h, epsilon_ * std::sqrt(squares));
   }
 
+  // `slope_at`: the numeric value for any step, for the sweep.
+  template <class SlopeAt>
   void compare(const Leaf& leaf, std::int64_t input_index, std::int64_t output_index, double analytic,
-               const Slope& numeric, double largest_entry) {
+               const Slope& numeric, double largest_entry, const SlopeAt& slope_at) {
     const double scale = std::max({std::abs(analytic), std::abs(numeric.value), largest_entry});
     const double allowed = report_.tolerance * scale + numeric.error_bar;
     const bool finite = std::isfinite(analytic) && std::isfinite(numeric.value) && std::isfinite(numeric.rough);
@@ -265,6 +281,7 @@ class Checker {
       ++entry.output;
     }
     report_.worst = entry;
+    if (wrong) worst_slope_ = slope_at;
     worst_is_wrong_ = wrong;
   }
 
@@ -276,6 +293,7 @@ class Checker {
   Outputs base_;  // at the point itself
   std::vector<Shape> output_shapes_;
   bool worst_is_wrong_ = false;
+  std::function<double(double step)> worst_slope_;
   GradcheckReport report_;
 };
 

@@ -50,9 +50,33 @@ enum class GradcheckFault {
 };
 std::string_view name_of(GradcheckFault fault);
 
+// What kind of mistake a wrong gradient points to. Claimed only if it explains every entry of the Jacobian.
+enum class GradcheckDiagnosis {
+  none,
+  zero_gradient,    // nothing arrives, from all outputs or from one: a branch was dropped
+  sign_flipped,     // -1 times the right one
+  constant_factor,  // 2, 1/2, n, 1/n, sqrt(n), ... times the right one
+  missing_factor,   // lacks a factor that varies: another input, an output, a scale of each row
+  wrong_input,      // it is the gradient of another input
+  transposed,       // two axes are exchanged, or W stands where its transpose is due
+  misplaced,        // reversed or shifted along an axis
+  wrong_axis,       // expanded or summed along another axis
+  missing_sum,      // of the outputs that share an element only one contributes
+  missing_slice,    // part of the input gets no gradient
+  missing_term,     // one term is absent, as the mean in LayerNorm or y * sum(dy * y) in softmax
+  stale_value,      // the derivative at another value: a saved tensor was overwritten
+  wrong_slice,      // wrong at one index of an axis only: the border
+  wrong_region,     // wrong on one side of a value only: a branch of a piecewise function
+  always_adds,      // the first write does not assign
+  always_assigns,   // a later write does not add
+};
+std::string_view name_of(GradcheckDiagnosis diagnosis);
+
 struct GradcheckReport {
   GradcheckFault fault = GradcheckFault::none;
   std::string message;  // one line: what is wrong; empty if nothing is
+  GradcheckDiagnosis diagnosis = GradcheckDiagnosis::none;
+  std::string diagnosis_text;  // a sentence; empty if none fits
 
   // The compared entry with the largest error relative to its scale: d output[output_index] / d input[input_index].
   struct Entry {
@@ -68,6 +92,14 @@ struct GradcheckReport {
     double allowed = 0;    // |analytic - numeric| may be this large
     double error() const;  // |analytic - numeric| / scale
   } worst;
+
+  // The numeric value of a wrong `worst` for several step sizes. If it settles away from the analytic value the
+  // backward pass is wrong; otherwise the function has a kink there, or too little precision.
+  struct SweepPoint {
+    double step, numeric;
+  };
+  std::vector<SweepPoint> sweep;
+  bool backward_is_wrong = false;
 
   std::int64_t inputs = 0, parameters = 0;  // checked
   std::int64_t compared = 0, wrong = 0, kinks = 0;

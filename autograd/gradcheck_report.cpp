@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 
 #include "autograd/gradcheck.h"
 
@@ -32,11 +33,24 @@ std::string position(const Shape& shape, std::int64_t flat) {
 }
 
 std::string where(const GradcheckReport::Entry& e) {
-  const std::string output = e.output_index < 0 ? std::string("<random cotangent, outputs>")
-                                                : text_of("output ", e.output, position(e.output_shape, e.output_index));
+  const std::string output = e.output_index < 0
+                                 ? std::string("<random cotangent, outputs>")
+                                 : text_of("output ", e.output, position(e.output_shape, e.output_index));
   const std::string input = e.input_index < 0 ? text_of("<", e.input, ", random direction>")
                                               : text_of(e.input, position(e.input_shape, e.input_index));
   return text_of("d ", output, " / d ", input);
+}
+
+std::string steps(const GradcheckReport& report) {
+  if (report.sweep.empty()) return {};
+  std::string text = "\n  steps      ";
+  for (const GradcheckReport::SweepPoint& p : report.sweep)
+    text += text_of(" ", short_number(p.step), ": ", long_number(p.numeric), ";");
+  text.pop_back();
+  return text + (report.backward_is_wrong
+                     ? "\n              the numeric value settles elsewhere: the backward pass is wrong"
+                     : "\n              the numeric value agrees for some step or never settles: a kink or little "
+                       "precision, not surely the backward pass");
 }
 
 }  // namespace
@@ -63,6 +77,16 @@ std::string_view name_of(GradcheckFault fault) {
   fail("name_of: not a GradcheckFault");
 }
 
+std::string_view name_of(GradcheckDiagnosis diagnosis) {
+  constexpr std::string_view kNames[] = {
+      "none",        "zero gradient", "sign flipped", "constant factor", "missing factor", "wrong input",
+      "transposed",  "misplaced",     "wrong axis",   "missing sum",     "missing slice",  "missing term",
+      "stale value", "wrong slice",   "wrong region", "always adds",     "always assigns"};
+  const auto index = static_cast<std::size_t>(diagnosis);
+  TAP_CHECK(index < std::size(kNames), "name_of: not a GradcheckDiagnosis");
+  return kNames[index];
+}
+
 double GradcheckReport::Entry::error() const {
   const double difference = std::abs(analytic - numeric);
   return difference == 0 ? 0 : difference / scale;
@@ -71,19 +95,21 @@ double GradcheckReport::Entry::error() const {
 std::string GradcheckReport::text() const {
   const std::string counts =
       text_of(full_jacobian ? text_of(compared, " entries of the full Jacobian")
-                           : text_of(compared, " random directions and elements (seed ", seed, ")"),
-             " of ", inputs, " inputs and ", parameters, " parameters compared, ", kinks, " skipped on a kink");
+                            : text_of(compared, " random directions and elements (seed ", seed, ")"),
+              " of ", inputs, " inputs and ", parameters, " parameters compared, ", kinks, " skipped on a kink");
   if (passed())
     return text_of("gradcheck passed: ", counts, "; worst error ", short_number(worst.error()), " of ",
-                  short_number(tolerance), " allowed");
+                   short_number(tolerance), " allowed");
   std::string text = text_of("gradcheck failed (", name_of(fault), "): ", message);
+  if (!diagnosis_text.empty()) text += text_of("\n  diagnosis   ", name_of(diagnosis), ": ", diagnosis_text);
   if (worst.input.empty()) return text;
   text += text_of("\n  worst       ", where(worst));
   text += text_of("\n  analytic    ", long_number(worst.analytic));
   text += text_of("\n  numeric     ", long_number(worst.numeric), " +- ", short_number(worst.error_bar));
   text += text_of("\n  difference  ", short_number(std::abs(worst.analytic - worst.numeric)), ", ",
-                 short_number(worst.error()), " of the scale ", short_number(worst.scale), "; allowed ",
-                 short_number(worst.allowed), " (tolerance ", short_number(tolerance), ")");
+                  short_number(worst.error()), " of the scale ", short_number(worst.scale), "; allowed ",
+                  short_number(worst.allowed), " (tolerance ", short_number(tolerance), ")");
+  text += steps(*this);
   return text + text_of("\n  counts      ", counts, ", ", wrong, " wrong");
 }
 

@@ -219,6 +219,8 @@ TEST_CASE("gradcheck: list, filter, suggestion") {
   CHECK(lines_of(ran.out).size() == lines_of(some.out).size() + 1);
   CHECK(lines_of(ran.out).back().find(std::to_string(lines_of(some.out).size()) + " passed, 0 failed") !=
         std::string::npos);
+  CHECK(lines_of(ran.out).back().find("0 skipped; ") != std::string::npos);
+  CHECK(run({"gradcheck", "--filter", "softmax [1]", "--seed", "7"}).code == 0);
   check_usage_error(run({"gradcheck", "--filter", "softmux"}), "did you mean softmax?");
   check_usage_error(run({"gradcheck", "--list", "--filter", "softmux"}), "did you mean softmax?");
 }

@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 
+#include "autograd/gradcheck_case.h"
 #include "core/parallel.h"
 #include "core/random.h"
-#include "tests/cases/cases.h"
 
 namespace tapestry {
 namespace {
@@ -19,7 +21,7 @@ struct Run {
   std::vector<Tensor> gradients;  // of the inputs, then of the parameters
 };
 
-std::vector<NamedParameter> parameters_of(const Case& c) {
+std::vector<NamedParameter> parameters_of(const GradcheckCase& c) {
   return c.module ? parameters(*c.module) : std::vector<NamedParameter>{};
 }
 
@@ -33,7 +35,7 @@ Tensor cotangent_for(const std::vector<Var>& outputs) {
 
 // One forward and backward pass; `change` may replace what the function gets for the watched inputs.
 template <class Change>
-Run run(const Case& c, const std::vector<Tensor>& inputs, Change change) {
+Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change) {
   Tape tape;
   if (c.module) zero_grad(*c.module);
   std::vector<Var> watched;
@@ -51,11 +53,11 @@ Run run(const Case& c, const std::vector<Tensor>& inputs, Change change) {
                                                        : zeros_like(p.parameter->value()));
   return result;
 }
-Run run(const Case& c, const std::vector<Tensor>& inputs) {
+Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs) {
   return run(c, inputs, [](std::vector<Var>&) {});
 }
 
-std::string gradient_name(const Case& c, std::size_t index) {
+std::string gradient_name(const GradcheckCase& c, std::size_t index) {
   if (index < c.inputs.size()) return text_of("the gradient of input ", index);
   return text_of("the gradient of ", parameters_of(c)[index - c.inputs.size()].name);
 }
@@ -85,7 +87,7 @@ double distance(const Tensor& a, const Tensor& b) {
   return result;
 }
 
-std::string compare_bits(const Case& c, const Run& a, const Run& b, std::string_view when,
+std::string compare_bits(const GradcheckCase& c, const Run& a, const Run& b, std::string_view when,
                          std::optional<std::size_t> ignored = {}) {
   for (std::size_t i = 0; i < a.outputs.size(); ++i)
     if (!same_bits(a.outputs[i], b.outputs[i]))
@@ -93,12 +95,12 @@ std::string compare_bits(const Case& c, const Run& a, const Run& b, std::string_
   for (std::size_t i = 0; i < a.gradients.size(); ++i)
     if (i != ignored && !same_bits(a.gradients[i], b.gradients[i]))
       return text_of(gradient_name(c, i), " differs ", when, ", by up to ",
-                    number(distance(a.gradients[i], b.gradients[i])));
+                     number(distance(a.gradients[i], b.gradients[i])));
   return {};
 }
 
 // Blocks that the pool hands out next hold NaN, so reading what was never written shows.
-void poison_free_memory(const Case& c, const Run& sizes) {
+void poison_free_memory(const GradcheckCase& c, const Run& sizes) {
   std::vector<std::int64_t> bytes;
   for (std::int64_t b = 64; b <= 8192; b *= 2) bytes.push_back(b);
   for (const std::vector<Tensor>* group : {&c.inputs, &sizes.outputs, &sizes.gradients})
@@ -112,20 +114,24 @@ void poison_free_memory(const Case& c, const Run& sizes) {
   }
 }
 
-std::string check_gradient(const Case& c, CaseResult& result, GradcheckReport& report) {
-  report =
-      c.module ? gradcheck(*c.module, c.function, c.inputs, c.gradcheck) : gradcheck(c.function, c.inputs, c.gradcheck);
-  result.gradient_error = report.worst.error();
-  return report.passed() ? std::string() : report.text();
+GradcheckReport gradcheck_of(const GradcheckCase& c) {
+  return c.module ? gradcheck(*c.module, c.function, c.inputs, c.gradcheck)
+                  : gradcheck(c.function, c.inputs, c.gradcheck);
 }
 
-std::string check_memory(const Case& c) {
+std::string check_gradient(const GradcheckCase& c, GradcheckCaseResult& result) {
+  result.report = gradcheck_of(c);
+  result.gradient_error = result.report.worst.error();
+  return result.report.passed() ? std::string() : result.report.text();
+}
+
+std::string check_memory(const GradcheckCase& c) {
   const Run reference = run(c, c.inputs);
   poison_free_memory(c, reference);
   return compare_bits(c, reference, run(c, c.inputs), "when free memory holds NaN");
 }
 
-std::string check_untracked(const Case& c) {
+std::string check_untracked(const GradcheckCase& c) {
   const Run reference = run(c, c.inputs);
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const Run got = run(c, c.inputs, [&](std::vector<Var>& x) { x[i] = x[i].detach(); });
@@ -137,7 +143,7 @@ std::string check_untracked(const Case& c) {
   return {};
 }
 
-std::string check_same_input(const Case& c) {
+std::string check_same_input(const GradcheckCase& c) {
   if (!c.same_input) return {};
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     for (std::size_t j = i + 1; j < c.inputs.size(); ++j) {
@@ -151,7 +157,7 @@ std::string check_same_input(const Case& c) {
       for (std::int64_t k = 0; k < sum.numel(); ++k)
         if (!(std::abs(sum.at(k) - (a.at(k) + b.at(k))) <= allowed))
           return text_of("one Var as inputs ", i, " and ", j, ": its gradient is ", sum.at(k), " at element ", k,
-                        ", not the sum of ", a.at(k), " and ", b.at(k));
+                         ", not the sum of ", a.at(k), " and ", b.at(k));
     }
   }
   return {};
@@ -163,13 +169,13 @@ std::vector<Tensor> in_dtype(const std::vector<Tensor>& tensors, DType dtype) {
   return result;
 }
 
-Run run_in(const Case& c, DType dtype) {
+Run run_in(const GradcheckCase& c, DType dtype) {
   std::optional<ConvertScope> scope;
   if (c.module) scope.emplace(*c.module, dtype);
   return run(c, in_dtype(in_dtype(c.inputs, DType::f32), dtype));
 }
 
-std::string check_f32(const Case& c, CaseResult& result) {
+std::string check_f32(const GradcheckCase& c, GradcheckCaseResult& result) {
   const Run exact = run_in(c, DType::f64), got = run_in(c, DType::f32);
   std::string problem;
   auto compare = [&](const std::vector<Tensor>& right, const std::vector<Tensor>& ours, auto&& name) {
@@ -182,7 +188,7 @@ std::string check_f32(const Case& c, CaseResult& result) {
       result.f32_error = std::max(result.f32_error, error);
       if (!(error <= c.f32_tolerance) && problem.empty())
         problem = text_of(name(i), " is off by ", number(error), " of its largest entry; ", number(c.f32_tolerance),
-                         " is allowed");
+                          " is allowed");
     }
   };
   compare(exact.outputs, got.outputs, [](std::size_t i) { return text_of("output ", i); });
@@ -199,7 +205,7 @@ class ThreadScope {
   int outer_;
 };
 
-std::string check_determinism(const Case& c) {
+std::string check_determinism(const GradcheckCase& c) {
   const ThreadScope restore;
   for (const DType dtype : {DType::f32, DType::f64}) {
     std::optional<Run> first;
@@ -215,15 +221,61 @@ std::string check_determinism(const Case& c) {
   return {};
 }
 
+// The same extent is halved in all inputs, so that shapes which belong together still do.
+GradcheckCase with_extent_halved(const GradcheckCase& c, std::int64_t extent) {
+  GradcheckCase result = c;
+  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
+    std::vector<std::int64_t> dims(c.inputs[i].shape().dims().begin(), c.inputs[i].shape().dims().end());
+    std::replace(dims.begin(), dims.end(), extent, extent / 2);
+    result.inputs[i] = draw_input(Shape(dims), c.gradcheck.seed, i);
+  }
+  return result;
+}
+
 }  // namespace
 
-CaseResult run_case(const Case& c) {
+Tensor draw_input(const Shape& shape, std::uint64_t seed, std::uint64_t index) {
+  Tensor t = empty(shape, DType::f64);
+  fill_normal(t, 0, 1, RandomKey{seed, index});
+  return t;
+}
+
+void reseed(GradcheckCase& c, std::uint64_t seed) {
+  c.gradcheck.seed = seed;
+  for (std::size_t i = 0; i < c.drawn.size(); ++i)
+    if (c.drawn[i]) c.inputs[i] = draw_input(c.inputs[i].shape(), seed, i);
+}
+
+GradcheckCase shrink(const GradcheckCase& original) {
+  const auto& drawn = original.drawn;
+  if (drawn.size() != original.inputs.size() || std::find(drawn.begin(), drawn.end(), false) != drawn.end())
+    return original;
+  const GradcheckFault fault = gradcheck_of(original).fault;
+  if (fault == GradcheckFault::none || fault == GradcheckFault::error) return original;
+  GradcheckCase smallest = original;
+  for (bool smaller = true; smaller;) {
+    smaller = false;
+    std::set<std::int64_t, std::greater<>> extents;
+    for (const Tensor& t : smallest.inputs)
+      for (std::int64_t extent : t.shape().dims())
+        if (extent > 1) extents.insert(extent);
+    for (std::int64_t extent : extents) {
+      GradcheckCase trial = with_extent_halved(smallest, extent);
+      if (gradcheck_of(trial).fault != fault) continue;
+      smallest = std::move(trial);
+      smaller = true;
+      break;
+    }
+  }
+  return smallest;
+}
+
+GradcheckCaseResult run_case(const GradcheckCase& c) {
   const auto start = std::chrono::steady_clock::now();
   // Everything but the comparison of thread counts runs on one: rows are small, and the bits are the same.
   const ThreadScope threads;
   set_num_threads(1);
-  CaseResult result;
-  GradcheckReport report;
+  GradcheckCaseResult result;
   auto check = [&](std::string_view what, auto&& body) {
     std::string problem;
     try {
@@ -238,7 +290,7 @@ CaseResult run_case(const Case& c) {
     if (c.module) scope.emplace(*c.module, DType::f64);
     return body();
   };
-  check("gradient", [&] { return check_gradient(c, result, report); });
+  check("gradient", [&] { return check_gradient(c, result); });
   check("memory", [&] { return in_f64([&] { return check_memory(c); }); });
   check("untracked", [&] { return in_f64([&] { return check_untracked(c); }); });
   check("same input", [&] { return in_f64([&] { return check_same_input(c); }); });
@@ -246,11 +298,12 @@ CaseResult run_case(const Case& c) {
   check("determinism", [&] { return check_determinism(c); });
 
   result.passed = result.details.empty();
-  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  result.seconds = elapsed.count();
   const std::string name = c.name + std::string(c.name.size() < 48 ? 48 - c.name.size() : 1, ' ');
   result.line = text_of(result.passed ? "ok    " : "FAIL  ", name, "gradient ", number(result.gradient_error), ", f32 ",
-                       number(result.f32_error), ", ", report.kinks, " kinks, ",
-                       static_cast<std::int64_t>(elapsed.count()), " ms");
+                        number(result.f32_error), ", ", result.report.kinks, " kinks, ",
+                        static_cast<std::int64_t>(1e3 * result.seconds), " ms");
   return result;
 }
 

@@ -1,0 +1,168 @@
+// The command line of a gradient-check suite, and the run that it shares with `tapestry gradcheck`.
+#include "autograd/gradcheck_main.h"
+
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <string_view>
+
+namespace tapestry {
+namespace {
+
+std::vector<std::function<GradcheckCase()>>& registry() {
+  static std::vector<std::function<GradcheckCase()>> rows;
+  return rows;
+}
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+std::string shapes_of(const GradcheckCase& c) {
+  std::string text;
+  for (const Tensor& t : c.inputs) text += text_of(text.empty() ? "" : ", ", t.shape());
+  return text;
+}
+
+std::string reproducer(const GradcheckCase& c, const std::string& command) {
+  std::string text = text_of("  reproduce: ", command, " --filter ", quoted(c.name), " --seed ", c.gradcheck.seed);
+  const GradcheckCase small = shrink(c);
+  text += text_of("\n  inputs: ", shapes_of(c), "; seed ", c.gradcheck.seed);
+  if (shapes_of(small) != shapes_of(c)) text += text_of("; still wrong with ", shapes_of(small));
+  return text + "\n";
+}
+
+std::vector<GradcheckCase> choose(const std::vector<GradcheckCase>& all, const std::string& filter) {
+  std::vector<GradcheckCase> chosen;
+  for (const GradcheckCase& c : all)
+    if (c.name.find(filter) != std::string::npos) chosen.push_back(c);
+  return chosen;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  TAP_CHECK(file.good(), "gradcheck: cannot write ", path);
+}
+
+// "3 of 52 ops and 0 of 19 layers checked"
+std::string coverage(const std::vector<GradcheckCase>& all, const std::vector<GradcheckSuiteRow>& run) {
+  std::set<std::string> known[2], checked[2];  // ops, layers
+  for (const GradcheckCase& c : all) known[c.module != nullptr].insert(c.covers());
+  for (const GradcheckSuiteRow& r : run)
+    if (r.row->skip.empty()) checked[r.row->module != nullptr].insert(r.row->covers());
+  return text_of(checked[0].size(), " of ", known[0].size(), " ops and ", checked[1].size(), " of ", known[1].size(),
+                 " layers checked",
+                 run.size() < all.size() ? text_of("; --filter leaves out ", all.size() - run.size(), " rows") : "");
+}
+
+std::optional<GradcheckSuiteOptions> parse(int argc, const char* const* argv) {
+  GradcheckSuiteOptions options;
+  options.command = argc > 0 ? argv[0] : "gradcheck";
+  for (int k = 1; k < argc; ++k) {
+    std::string name = argv[k], value;
+    if (name == "--list") {
+      options.list = true;
+      continue;
+    }
+    if (name == "--help" || name == "-h") return {};
+    const std::size_t equals = name.find('=');
+    if (equals != std::string::npos) {
+      value = name.substr(equals + 1);
+      name.resize(equals);
+    }
+    const bool known = name == "--filter" || name == "--seed" || name == "--json" || name == "--junit";
+    TAP_CHECK(known, "gradcheck: option ", name, " is unknown; see --help");
+    if (equals == std::string::npos) {
+      TAP_CHECK(k + 1 < argc, "gradcheck: ", name, " needs a value");
+      value = argv[++k];
+    }
+    if (name == "--filter") options.filter = value;
+    if (name == "--json") options.json = value;
+    if (name == "--junit") options.junit = value;
+    if (name == "--seed") {
+      std::uint64_t seed = 0;
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seed);
+      TAP_CHECK(error == std::errc() && end == value.data() + value.size(), "gradcheck: --seed must be a number, not ",
+                value);
+      options.seed = seed;
+    }
+  }
+  return options;
+}
+
+}  // namespace
+
+std::vector<GradcheckCase> registered_gradchecks() {
+  std::vector<GradcheckCase> rows;
+  for (const auto& make : registry()) rows.push_back(make());
+  return rows;
+}
+
+bool register_gradcheck(std::function<GradcheckCase()> make) {
+  registry().push_back(std::move(make));
+  return true;
+}
+
+int run_gradcheck_suite(const std::vector<GradcheckCase>& all, const GradcheckSuiteOptions& options) {
+  std::vector<GradcheckCase> chosen = choose(all, options.filter);
+  TAP_CHECK(!chosen.empty(), "gradcheck: --filter ", quoted(options.filter), " matches no row; --list shows them");
+  std::vector<GradcheckSuiteRow> rows;
+  int failed = 0, skipped = 0;
+  for (GradcheckCase& c : chosen) {
+    if (options.list) {
+      print(c.name + "\n");
+      continue;
+    }
+    if (options.seed) reseed(c, *options.seed);
+    GradcheckSuiteRow& row = rows.emplace_back(GradcheckSuiteRow{&c, {}, {}});
+    if (!c.skip.empty()) {
+      ++skipped;
+      print(text_of("skip  ", c.name, ": ", c.skip, "\n"));
+      continue;
+    }
+    row.result = run_case(c);
+    if (!row.result.passed) {
+      ++failed;
+      row.reproducer = reproducer(c, options.command);
+    }
+    print(row.result.line + "\n" + row.result.details + row.reproducer);
+  }
+  if (options.list) return 0;
+  const int passed = static_cast<int>(rows.size()) - failed - skipped;
+  print(text_of("gradcheck: ", passed, " passed, ", failed, " failed, ", skipped, " skipped; ", coverage(all, rows),
+                "\n"));
+  if (!options.json.empty()) write_file(options.json, gradcheck_json(rows));
+  if (!options.junit.empty()) write_file(options.junit, gradcheck_junit(rows));
+  return failed == 0 ? 0 : 1;
+}
+
+int gradcheck_main(int argc, const char* const* argv) {
+  int code = 2;
+  try {
+    const std::optional<GradcheckSuiteOptions> options = parse(argc, argv);
+    if (!options) {
+      print(text_of("usage: ", argc > 0 ? argv[0] : "gradcheck",
+                    " [--filter TEXT] [--list] [--seed N] [--json FILE] [--junit FILE]\n"
+                    "Checks the gradient of every registered op and layer against finite differences in double.\n"));
+      return 0;
+    }
+    const std::vector<GradcheckCase> rows = registered_gradchecks();
+    if (!choose(rows, options->filter).empty()) code = 1;
+    return run_gradcheck_suite(rows, *options);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return code;
+  }
+}
+
+}  // namespace tapestry
