@@ -17,8 +17,16 @@ Var add(const Var& a, const Var& b);
 Var sub(const Var& a, const Var& b);
 Var mul(const Var& a, const Var& b);
 Var div(const Var& a, const Var& b);
+Var pow(const Var& a, const Var& b);  // a^b as IEEE has it; a < 0: NaN unless b is whole. Gradients at a = 0 are limits
+                                      // (that of b is 0 for b >= 0); that of b for a < 0 is NaN. x^0 has gradient 0.
+Var minimum(const Var& a, const Var& b);     // NaN if either is NaN, both gradients too; a tie gives half to each
+Var maximum(const Var& a, const Var& b);     // likewise
 Var scale(const Var& x, double factor);      // factor * x
 Var add_scalar(const Var& x, double value);  // x + value
+Var affine(const Var& x, double factor, double offset);  // factor * x + offset
+Var reciprocal(const Var& x, double numerator = 1);      // numerator / x; at 0 infinite, as is the gradient
+Var pow(const Var& x,
+        double exponent);  // x^0 is 1 with gradient 0, also at 0 and NaN; 0^1 has gradient 1, 0^2 0, 0^0.5 inf
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
 inline Var operator-(const Var& a, const Var& b) { return sub(a, b); }
 inline Var operator*(const Var& a, const Var& b) { return mul(a, b); }
@@ -28,12 +36,22 @@ inline Var operator*(const Var& x, double factor) { return scale(x, factor); }
 inline Var operator/(const Var& x, double divisor) { return scale(x, 1 / divisor); }
 inline Var operator+(const Var& x, double value) { return add_scalar(x, value); }
 inline Var operator-(const Var& x, double value) { return add_scalar(x, -value); }
+inline Var operator+(double value, const Var& x) { return add_scalar(x, value); }
+inline Var operator-(double value, const Var& x) { return affine(x, -1, value); }
+inline Var operator/(double numerator, const Var& x) { return reciprocal(x, numerator); }
+
+// ---- choices by a u8 mask (see core/kernels/compare.h), broadcast
+// mask ? a : b. The operand that is not selected has no effect, NaN and infinities included, and its gradient is
+// exactly 0. That gradient then goes through the function that made the operand: where(x > 0, sqrt(x), x) gives 0 * NaN
+// = NaN at x = -1, so make the argument safe first: where(mask, sqrt(where(mask, x, one)), x).
+Var where(const Tensor& mask, const Var& a, const Var& b);
+Var masked_fill(const Var& x, const Tensor& mask, double value);  // value where mask is not 0; gradient 0 there
 
 // ---- pointwise, one input
 Var neg(const Var& x);
 Var exp(const Var& x);
-Var log(const Var& x);
-Var sqrt(const Var& x);  // gradient at 0 is inf, as the limit says
+Var log(const Var& x);   // -inf at 0, NaN below; gradient inf at 0
+Var sqrt(const Var& x);  // gradient at 0 is inf, as the limit says; NaN below 0
 Var square(const Var& x);
 Var tanh(const Var& x);
 Var sigmoid(const Var& x);    // 1 / (1 + exp(-x))
@@ -41,6 +59,18 @@ Var relu(const Var& x);       // max(x, 0); NaN stays NaN, forward and backward;
 Var silu(const Var& x);       // x sigmoid(x)
 Var gelu(const Var& x);       // x Phi(x), the erf form (Hendrycks & Gimpel 2016)
 Var gelu_tanh(const Var& x);  // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the tanh form of GPT-2
+Var abs(const Var& x);        // gradient 0 at 0
+Var sign(const Var& x);       // -1, 0, 1 or NaN; the gradient is 0
+Var expm1(const Var& x);      // exp(x) - 1, exact to the last digits near 0
+Var log1p(const Var& x);      // log(1 + x), likewise; -inf at -1 with gradient inf, NaN below
+Var rsqrt(const Var& x);      // 1 / sqrt(x); inf at 0 with gradient -inf, NaN below
+Var sin(const Var& x);        // x in radians; NaN at infinity
+Var cos(const Var& x);        // likewise
+Var erf(const Var& x);        // 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x
+Var clamp(const Var& x, double low, double high);   // NaN stays NaN; gradient 1 in [low, high], 0 outside
+Var leaky_relu(const Var& x, double slope = 0.01);  // x, or slope x below 0; gradient `slope` at 0
+Var elu(const Var& x, double alpha = 1);            // x, or alpha (exp(x) - 1) below 0; gradient alpha at 0
+Var softplus(const Var& x, double beta = 1);        // log(1 + exp(beta x)) / beta, for every x; beta > 0
 inline Var operator-(const Var& x) { return neg(x); }
 
 // ---- reductions over any set of axes (negative counts from the end; none given means all)

@@ -3,6 +3,7 @@
 #include <numbers>
 #include <string>
 
+#include "core/kernels/pointwise_binary_formulas.h"
 #include "core/kernels/pointwise_formulas.h"
 #include "core/kernels/strided_walk.h"
 #include "row_testing.h"
@@ -14,21 +15,31 @@ namespace {
 
 struct UnaryOp {
   std::string name;
-  void (*forward)(const Tensor&, Tensor&);
-  void (*backward)(const Tensor&, const Tensor&, Grad);
+  std::function<void(const Tensor&, Tensor&)> forward;
+  std::function<void(const Tensor&, const Tensor&, Grad)> backward;
   Saves saves;
   double (*f)(double);   // the kernel's formula, on doubles
   double (*df)(double);  // its derivative, from the saved value
 };
 const std::vector<UnaryOp> kUnaryOps{
-#define TAP_ROW(name, Formula)                      \
-  {#name,                                           \
-   cpu::name##_forward,                             \
-   cpu::name##_backward,                            \
-   formula::Formula::kSaves,                        \
-   [](double x) { return formula::Formula::f(x); }, \
-   [](double saved) { return formula::Formula::df(saved); }},
+#define TAP_ROW(name, Formula)                       \
+  {#name,                                            \
+   cpu::name##_forward,                              \
+   cpu::name##_backward,                             \
+   formula::Formula::kSaves,                         \
+   [](double x) { return formula::Formula{}.f(x); }, \
+   [](double saved) { return formula::Formula{}.df(saved); }},
     TAP_UNARY_OPS(TAP_ROW)
+#undef TAP_ROW
+// With the formula's default numbers.
+#define TAP_ROW(name, Formula)                                                                                      \
+  {#name,                                                                                                           \
+   [](const Tensor& x, Tensor& y) { cpu::name##_forward(formula::Formula{}, x, y); },                               \
+   [](const Tensor& dy, const Tensor& saved, Grad dx) { cpu::name##_backward(formula::Formula{}, dy, saved, dx); }, \
+   formula::Formula::kSaves,                                                                                        \
+   [](double x) { return formula::Formula{}.f(x); },                                                                \
+   [](double saved) { return formula::Formula{}.df(saved); }},
+        TAP_UNARY_OPS_WITH_NUMBERS(TAP_ROW)
 #undef TAP_ROW
 };
 
@@ -45,20 +56,38 @@ double reference(const std::string& name, double x) {
       {"relu", [](double v) { return v > 0 ? v : 0; }},
       {"silu", [](double v) { return v / (1 + std::exp(-v)); }},
       {"gelu", [](double v) { return v * 0.5 * std::erfc(-v / std::sqrt(2.0)); }},
+      {"abs", [](double v) { return std::abs(v); }},
+      {"sign", [](double v) { return v > 0 ? 1.0 : -1.0; }},
+      {"expm1", [](double v) { return std::expm1(v); }},
+      {"log1p", [](double v) { return std::log1p(v); }},
+      {"rsqrt", [](double v) { return 1 / std::sqrt(v); }},
+      {"sin", [](double v) { return std::sin(v); }},
+      {"cos", [](double v) { return std::cos(v); }},
+      {"erf", [](double v) { return std::erf(v); }},
+      {"affine", [](double v) { return v; }},
+      {"reciprocal", [](double v) { return 1 / v; }},
+      {"power", [](double v) { return v * v; }},
+      {"clamp", [](double v) { return std::clamp(v, -1.0, 1.0); }},
+      {"leaky_relu", [](double v) { return v > 0 ? v : 0.01 * v; }},
+      {"elu", [](double v) { return v > 0 ? v : std::expm1(v); }},
+      {"softplus", [](double v) { return v > 0 ? v + std::log1p(std::exp(-v)) : std::log1p(std::exp(v)); }},
       {"gelu_tanh",
        [](double v) { return v / 2 * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (v + 0.044715 * v * v * v))); }},
   };
   return all.at(name)(x);
 }
 
-bool positive_only(const UnaryOp& op) { return op.name == "log" || op.name == "sqrt"; }
+bool positive_only(const UnaryOp& op) {
+  return op.name == "log" || op.name == "sqrt" || op.name == "log1p" || op.name == "rsqrt";
+}
 
 Tensor input_for(const UnaryOp& op, const Shape& shape, DType dtype) {
   Tensor x = random_normal(shape, DType::f64, 5);
   for (std::int64_t i = 0; i < x.numel(); ++i) {
     double& value = x.mutable_data<double>()[i];
     value *= 2.5;
-    if (positive_only(op)) value = std::abs(value) + 0.01;
+    if (positive_only(op)) value = std::abs(value) + 0.1;
+    if (op.name == "reciprocal") value += value < 0 ? -0.3 : 0.3;
   }
   return x.to(dtype);
 }
@@ -130,7 +159,7 @@ TEST_CASE("huge arguments give limits, never inf * 0; NaN gives NaN") {
     CHECK(std::isnan(op.f(kNaN)));
     if (op.saves != Saves::nothing) CHECK(std::isnan(derivative_at(op, kNaN)));
     if (op.saves != Saves::nothing) CHECK(std::isnan(derivative_at(op, static_cast<float>(kNaN))));
-    if (op.name == "exp" || positive_only(op)) continue;
+    if (op.name == "exp" || op.name == "expm1" || positive_only(op)) continue;
     for (double magnitude : {20.0, 90.0, 1001.0, 1e4, 1e19, 3e38})
       for (double x : {magnitude, -magnitude}) {
         CAPTURE(x);
@@ -138,11 +167,12 @@ TEST_CASE("huge arguments give limits, never inf * 0; NaN gives NaN") {
         CHECK(std::isfinite(derivative_at(op, x)));
         op.forward(full({1}, x), y);
         CHECK(!std::isnan(y.at(0)));
-        if (op.name != "square") CHECK(std::isfinite(derivative_at(op, static_cast<float>(x))));
+        if (op.name != "square" && op.name != "power") CHECK(std::isfinite(derivative_at(op, static_cast<float>(x))));
       }
   }
   for (const UnaryOp& op : kUnaryOps) {
-    if (op.name != "silu" && op.name != "gelu" && op.name != "gelu_tanh" && op.name != "relu") continue;
+    if (op.name != "silu" && op.name != "gelu" && op.name != "gelu_tanh" && op.name != "relu" && op.name != "softplus")
+      continue;
     CAPTURE(op.name);
     for (double x : {1e4, 3e38, kInf}) {
       Tensor y = empty({2});
@@ -211,6 +241,9 @@ std::array<double, 3> reference(const std::string& name, double a, double b) {
   if (name == "add") return {a + b, 1, 1};
   if (name == "sub") return {a - b, 1, -1};
   if (name == "mul") return {a * b, b, a};
+  if (name == "minimum") return {std::min(a, b), a < b ? 1.0 : 0.0, a < b ? 0.0 : 1.0};
+  if (name == "maximum") return {std::max(a, b), a > b ? 1.0 : 0.0, a > b ? 0.0 : 1.0};
+  if (name == "pow") return {std::pow(a, b), b * std::pow(a, b - 1), a < 0 ? kNaN : std::pow(a, b) * std::log(a)};
   REQUIRE(name == "div");
   return {a / b, 1 / b, -a / (b * b)};
 }
@@ -230,7 +263,13 @@ void check_broadcast(const BinaryOp& op, const Shape& a_shape, const Shape& b_sh
   CAPTURE(to_text(a_shape));
   CAPTURE(to_text(b_shape));
   const Shape shape = broadcast("test", a_shape, b_shape);
-  const Tensor a = away_from_zero(a_shape, dtype, 1), b = away_from_zero(b_shape, dtype, 2);
+  Tensor a = away_from_zero(a_shape, dtype, 1);
+  const Tensor b = away_from_zero(b_shape, dtype, 2);
+  if (op.name == "pow") {
+    Tensor base = empty_like(a);
+    cpu::abs_forward(a, base);
+    a = base;
+  }
   const Tensor dy = random_normal(shape, dtype, 3);
   const Strides a_strides = broadcast_strides(a_shape, shape), b_strides = broadcast_strides(b_shape, shape);
   std::vector<double> y(static_cast<std::size_t>(shape.numel()));
@@ -325,7 +364,7 @@ TEST_CASE("affine: factor x + offset") {
   for (DType dtype : {DType::f32, DType::f64}) {
     const Tensor x = random_normal({37}, dtype, 1), dy = random_normal({37}, dtype, 2);
     Tensor y = empty({37}, dtype);
-    cpu::affine_forward(x, -2.5, 0.25, y);
+    cpu::affine_forward(formula::Affine{-2.5, 0.25}, x, y);
     std::vector<double> right, gradient;
     for (std::int64_t i = 0; i < 37; ++i) {
       right.push_back(-2.5 * x.at(i) + 0.25);
@@ -334,7 +373,7 @@ TEST_CASE("affine: factor x + offset") {
     check_close(y, right, 1e-6);
     for (bool second : {false, true}) {
       Target dx({37}, dtype, second);
-      cpu::affine_backward(dy, -2.5, dx.grad());
+      cpu::affine_backward(formula::Affine{-2.5, 0.25}, dy, {}, dx.grad());
       dx.check(gradient, 1e-6);
     }
   }

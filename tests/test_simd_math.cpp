@@ -79,11 +79,60 @@ TEST_CASE("float functions stay within their stated error over all magnitudes") 
   check_error(
       "sigmoid", [](Floats x) { return simd::sigmoid(x); }, [](double x) { return 1 / (1 + std::exp(-x)); }, -87, kInf,
       3);
+  check_error(
+      "expm1", [](Floats x) { return simd::expm1(x); }, [](double x) { return std::expm1(x); }, -kInf, kInf, 2);
+  check_error(
+      "log1p", [](Floats x) { return simd::log1p(x); }, [](double x) { return std::log1p(x); }, -1, kInf, 3);
+  for (float limit : {1e4f, kMax}) {
+    check_error(
+        "sin", [](Floats x) { return simd::sin(x); }, [](double x) { return std::sin(x); }, -limit, limit, 1.5);
+    check_error(
+        "cos", [](Floats x) { return simd::cos(x); }, [](double x) { return std::cos(x); }, -limit, limit, 1.5);
+  }
   const auto phi = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
   check_error(
       "normal_cdf", [](Floats x) { return simd::normal_cdf(x); }, phi, -3, kInf, 7);
   check_error(
       "normal_cdf", [](Floats x) { return simd::normal_cdf(x); }, phi, -13, -3, 70);
+}
+
+TEST_CASE("sin and cos next to their zeros, up to large multiples of pi/2") {
+  double worst = 0;
+  for (double n = 1; n < 8e7; n = std::floor(n * 1.0007) + 1) {
+    const float nearest = static_cast<float>(n * 1.57079632679489661923);
+    for (float x : {nearest, std::nextafter(nearest, 0.0f), std::nextafter(nearest, kInf), -nearest}) {
+      worst = std::max(worst, ulps(simd::sin(x), std::sin(double{x})));
+      worst = std::max(worst, ulps(simd::cos(x), std::cos(double{x})));
+    }
+  }
+  MESSAGE("at most ", worst, " ulp");
+  CHECK(worst <= 1.5);
+}
+
+TEST_CASE("N07 expm1, log1p, sin, cos at infinities and zeros") {
+  CHECK(simd::expm1(-kInf) == -1);
+  CHECK(simd::expm1(kInf) == kInf);
+  CHECK(simd::expm1(88.72283f) < kInf);
+  CHECK(simd::expm1(88.7229f) == kInf);
+  CHECK(simd::log1p(-1.0f) == -kInf);
+  CHECK(simd::log1p(kInf) == kInf);
+  CHECK(std::isnan(simd::log1p(-1.5f)));
+  CHECK(std::isnan(simd::log1p(-kInf)));
+  CHECK(simd::cos(0.0f) == 1);
+  for (float sign : {1.0f, -1.0f}) {
+    CHECK(same(simd::expm1(sign * 0.0f), sign * 0.0f));
+    CHECK(same(simd::log1p(sign * 0.0f), sign * 0.0f));
+    CHECK(same(simd::sin(sign * 0.0f), sign * 0.0f));
+    CHECK(same(simd::expm1(sign * 1e-45f), sign * 1e-45f));
+    CHECK(same(simd::log1p(sign * 1e-45f), sign * 1e-45f));
+    CHECK(same(simd::sin(sign * 1e-45f), sign * 1e-45f));
+    CHECK(std::isnan(simd::sin(sign * kInf)));
+    CHECK(std::isnan(simd::cos(sign * kInf)));
+    CHECK(std::isnan(simd::sin(sign * kNaN)));
+    CHECK(std::isnan(simd::cos(sign * kNaN)));
+    CHECK(std::isnan(simd::expm1(sign * kNaN)));
+    CHECK(std::isnan(simd::log1p(sign * kNaN)));
+  }
 }
 
 TEST_CASE("N07 exp and log at infinities and zeros") {
@@ -144,6 +193,11 @@ TEST_CASE("a single float gets the bits of a lane, whatever the other lanes hold
   };
   check([](auto x) { return simd::exp(x); });
   check([](auto x) { return simd::log(x); });
+  check([](auto x) { return simd::expm1(x); });
+  check([](auto x) { return simd::log1p(x); });
+  check([](auto x) { return simd::sin(x); });
+  check([](auto x) { return simd::cos(x); });
+  check([](auto x) { return simd::pow(x, x); });
   check([](auto x) { return simd::sqrt(x); });
   check([](auto x) { return simd::tanh(x); });
   check([](auto x) { return simd::erf(x); });
@@ -157,11 +211,16 @@ TEST_CASE("double functions are those of std") {
     const Doubles x = simd::splat(value);
     CHECK(simd::exp(x)[1] == std::exp(value));
     CHECK(simd::tanh(x)[0] == std::tanh(value));
+    CHECK(simd::expm1(x)[0] == std::expm1(value));
+    CHECK(simd::sin(x)[1] == std::sin(value));
+    CHECK(simd::cos(x)[0] == std::cos(value));
+    CHECK(simd::pow(x, x * 0.0 + 3.0)[1] == std::pow(value, 3.0));
     CHECK(simd::erf(x)[1] == std::erf(value));
     CHECK(simd::abs(x)[1] == std::abs(value));
     CHECK(simd::sigmoid(x)[1] == 1 / (1 + std::exp(-value)));
     CHECK(simd::normal_cdf(x)[1] == doctest::Approx(0.5 * std::erfc(-value / std::sqrt(2.0))).epsilon(1e-14));
     if (value > 0) CHECK(simd::log(x)[1] == std::log(value));
+    if (value > 0) CHECK(simd::log1p(x)[1] == std::log1p(value));
     if (value > 0) CHECK(simd::sqrt(x)[1] == std::sqrt(value));
   }
 }

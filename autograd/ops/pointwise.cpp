@@ -37,6 +37,46 @@ Tensor empty_broadcast(const char* op, const Var& a, const Var& b) {
 TAP_UNARY_OPS(TAP_DEFINE_UNARY)
 #undef TAP_DEFINE_UNARY
 
+// The same for a formula that holds numbers, which backward then needs too.
+#define TAP_DEFINE_APPLY(name, Formula)                                                    \
+  static Var apply(const char* op, const Var& x, const formula::Formula& f) {              \
+    Tensor y = empty_like(x.value());                                                      \
+    TAP_DISPATCH(name##_forward, f, x.value(), y);                                         \
+    return record(                                                                         \
+        op, y,                                                                             \
+        [f, saved = save_for<formula::Formula>(x.value(), y)](const Tensor& dy, Grad dx) { \
+          TAP_DISPATCH(name##_backward, f, dy, saved(), dx);                               \
+        },                                                                                 \
+        x);                                                                                \
+  }
+TAP_UNARY_OPS_WITH_NUMBERS(TAP_DEFINE_APPLY)
+#undef TAP_DEFINE_APPLY
+
+Var scale(const Var& x, double factor) { return apply("scale", x, formula::Affine{factor, 0}); }
+Var affine(const Var& x, double factor, double offset) { return apply("affine", x, formula::Affine{factor, offset}); }
+Var reciprocal(const Var& x, double numerator) { return apply("reciprocal", x, formula::Reciprocal{numerator}); }
+Var pow(const Var& x, double exponent) { return apply("pow", x, formula::Power{exponent}); }
+Var leaky_relu(const Var& x, double slope) { return apply("leaky_relu", x, formula::LeakyRelu{slope}); }
+Var elu(const Var& x, double alpha) { return apply("elu", x, formula::Elu{alpha}); }
+
+Var clamp(const Var& x, double low, double high) {
+  TAP_CHECK(low <= high, "clamp: low must not be above high, given ", low, " and ", high,
+            "; use infinity for no bound");
+  return apply("clamp", x, formula::Clamp{low, high});
+}
+
+Var softplus(const Var& x, double beta) {
+  TAP_CHECK(beta > 0, "softplus: beta must be positive, not ", beta);
+  return apply("softplus", x, formula::Softplus{beta});
+}
+
+Var add_scalar(const Var& x, double value) {
+  Tensor y = empty_like(x.value());
+  TAP_DISPATCH(affine_forward, formula::Affine{1, value}, x.value(), y);
+  return record(
+      "add_scalar", y, [](const Tensor& dy, Grad dx) { dx.pass(dy); }, x);
+}
+
 Var add(const Var& a, const Var& b) {
   Tensor y = empty_broadcast("add", a, b);
   TAP_DISPATCH(add_forward, a.value(), b.value(), y);
@@ -67,40 +107,41 @@ Var sub(const Var& a, const Var& b) {
       a, b);
 }
 
-Var mul(const Var& a, const Var& b) {
-  Tensor y = empty_broadcast("mul", a, b);
-  TAP_DISPATCH(mul_forward, a.value(), b.value(), y);
+// Ops that keep both operands.
+#define TAP_DEFINE_BINARY(name)                                                          \
+  Var name(const Var& a, const Var& b) {                                                 \
+    Tensor y = empty_broadcast(#name, a, b);                                             \
+    TAP_DISPATCH(name##_forward, a.value(), b.value(), y);                               \
+    return record(                                                                       \
+        #name, y,                                                                        \
+        [a = save(a), b = save(b)](const Tensor& dy, Grad da, Grad db) {                 \
+          TAP_DISPATCH(name##_backward, dy, a(), b(), a().shape(), b().shape(), da, db); \
+        },                                                                               \
+        a, b);                                                                           \
+  }
+TAP_DEFINE_BINARY(mul)
+TAP_DEFINE_BINARY(div)
+TAP_DEFINE_BINARY(pow)
+TAP_DEFINE_BINARY(minimum)
+TAP_DEFINE_BINARY(maximum)
+#undef TAP_DEFINE_BINARY
+
+static Var choose(const char* op, const Tensor& mask, const Var& a, const Var& b) {
+  TAP_CHECK(mask.dtype() == DType::u8, op, ": mask must be u8, as comparisons give it, not ", mask.dtype());
+  TAP_CHECK(a.dtype() == b.dtype(), op, ": a and b must have one dtype, not ", a.dtype(), " and ", b.dtype(),
+            "; convert one with Tensor::to");
+  Tensor y = empty(broadcast(op, broadcast(op, a.shape(), b.shape()), mask.shape()), a.dtype(), a.device());
+  TAP_DISPATCH(where_forward, mask, a.value(), b.value(), y);
   return record(
-      "mul", y,
-      [a = save(a), b = save(b)](const Tensor& dy, Grad da, Grad db) {
-        TAP_DISPATCH(mul_backward, dy, a(), b(), a().shape(), b().shape(), da, db);
-      },
-      a, b);
+      op, y,
+      [mask = save(mask)](const Tensor& dy, Grad da, Grad db) { TAP_DISPATCH(where_backward, dy, mask(), da, db); }, a,
+      b);
 }
 
-Var div(const Var& a, const Var& b) {
-  Tensor y = empty_broadcast("div", a, b);
-  TAP_DISPATCH(div_forward, a.value(), b.value(), y);
-  return record(
-      "div", y,
-      [a = save(a), b = save(b)](const Tensor& dy, Grad da, Grad db) {
-        TAP_DISPATCH(div_backward, dy, a(), b(), a().shape(), b().shape(), da, db);
-      },
-      a, b);
-}
+Var where(const Tensor& mask, const Var& a, const Var& b) { return choose("where", mask, a, b); }
 
-Var scale(const Var& x, double factor) {
-  Tensor y = empty_like(x.value());
-  TAP_DISPATCH(affine_forward, x.value(), factor, 0.0, y);
-  return record(
-      "scale", y, [factor](const Tensor& dy, Grad dx) { TAP_DISPATCH(affine_backward, dy, factor, dx); }, x);
-}
-
-Var add_scalar(const Var& x, double value) {
-  Tensor y = empty_like(x.value());
-  TAP_DISPATCH(affine_forward, x.value(), 1.0, value, y);
-  return record(
-      "add_scalar", y, [](const Tensor& dy, Grad dx) { dx.pass(dy); }, x);
+Var masked_fill(const Var& x, const Tensor& mask, double value) {
+  return choose("masked_fill", mask, Var(full({}, value, x.dtype(), x.device())), x);
 }
 
 }  // namespace tapestry

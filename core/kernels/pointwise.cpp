@@ -3,6 +3,7 @@
 // except where it is a plain multiple of dy, which is summed directly.
 #include "core/kernels/pointwise.h"
 
+#include "core/kernels/pointwise_binary_formulas.h"
 #include "core/kernels/pointwise_formulas.h"
 #include "core/kernels/pointwise_map.h"
 #include "core/kernels/reduce.h"
@@ -11,27 +12,28 @@ namespace tapestry::cpu {
 namespace {
 
 template <class Formula>
-void unary_forward(const char* op, const Tensor& x, Tensor& y) {
+void unary_forward(const char* op, const Formula& formula, const Tensor& x, Tensor& y) {
   TAP_CHECK(x.shape() == y.shape(), op, ": x ", x.shape(), " and y ", y.shape(), " must have one shape");
   visit_float(op, x.dtype(), [&]<class T>(TypeTag<T>) {
     map<T>(x.shape(), y.mutable_data<T>(), false, {map_input<T>(x, x.shape())},
-           [](simd::Vec<T> v) { return Formula::f(v); });
+           [formula](simd::Vec<T> v) { return formula.f(v); });
   });
 }
 
 template <class Formula>
-void unary_backward(const char* op, const Tensor& dy, const Tensor& saved, Grad dx) {
+void unary_backward(const char* op, const Formula& formula, const Tensor& dy, const Tensor& saved, Grad dx) {
   if (!dx) return;
   const Shape& shape = dx.shape();
   TAP_CHECK(dy.shape() == shape, op, ": dy ", dy.shape(), " and dx ", shape, " must have one shape");
   visit_float(op, dy.dtype(), [&]<class T>(TypeTag<T>) {
     const bool add = dx.claim();
     if constexpr (Formula::kSaves == Saves::nothing) {
-      map<T>(shape, dx.data<T>(), add, {map_input<T>(dy, shape)}, [](simd::Vec<T> g) { return g * Formula::df(g); });
+      map<T>(shape, dx.data<T>(), add, {map_input<T>(dy, shape)},
+             [formula](simd::Vec<T> g) { return g * formula.df(g); });
     } else {
       TAP_CHECK(saved.shape() == shape, op, ": the saved value ", saved.shape(), " must have the shape ", shape);
       map<T>(shape, dx.data<T>(), add, {map_input<T>(dy, shape), map_input<T>(saved, shape)},
-             [](simd::Vec<T> g, simd::Vec<T> v) { return g * Formula::df(v); });
+             [formula](simd::Vec<T> g, simd::Vec<T> v) { return g * formula.df(v); });
     }
   });
 }
@@ -82,12 +84,20 @@ void binary_backward(const char* op, const Tensor& dy, const Tensor& a, const Te
 
 }  // namespace
 
-#define TAP_DEFINE_UNARY(name, Formula)                                                             \
-  void name##_forward(const Tensor& x, Tensor& y) { unary_forward<formula::Formula>(#name, x, y); } \
-  void name##_backward(const Tensor& dy, const Tensor& saved, Grad dx) {                            \
-    unary_backward<formula::Formula>(#name, dy, saved, dx);                                         \
+#define TAP_DEFINE_UNARY(name, Formula)                                                               \
+  void name##_forward(const Tensor& x, Tensor& y) { unary_forward(#name, formula::Formula{}, x, y); } \
+  void name##_backward(const Tensor& dy, const Tensor& saved, Grad dx) {                              \
+    unary_backward(#name, formula::Formula{}, dy, saved, dx);                                         \
   }
 TAP_UNARY_OPS(TAP_DEFINE_UNARY)
+#undef TAP_DEFINE_UNARY
+
+#define TAP_DEFINE_UNARY(name, Formula)                                                                         \
+  void name##_forward(const formula::Formula& f, const Tensor& x, Tensor& y) { unary_forward(#name, f, x, y); } \
+  void name##_backward(const formula::Formula& f, const Tensor& dy, const Tensor& saved, Grad dx) {             \
+    unary_backward(#name, f, dy, saved, dx);                                                                    \
+  }
+TAP_UNARY_OPS_WITH_NUMBERS(TAP_DEFINE_UNARY)
 #undef TAP_DEFINE_UNARY
 
 #define TAP_DEFINE_BINARY(name, Formula)                                                                               \
@@ -101,19 +111,28 @@ TAP_UNARY_OPS(TAP_DEFINE_UNARY)
 TAP_BINARY_OPS(TAP_DEFINE_BINARY)
 #undef TAP_DEFINE_BINARY
 
-void affine_forward(const Tensor& x, double factor, double offset, Tensor& y) {
-  visit_float("affine", x.dtype(), [&]<class T>(TypeTag<T>) {
-    map<T>(x.shape(), y.mutable_data<T>(), false, {map_input<T>(x, x.shape())},
-           [f = T(factor), o = T(offset)](simd::Vec<T> v) { return v * f + o; });
+// The mask becomes a tensor of ones and zeros in the operands' type, so the driver sees inputs of one type only.
+void where_forward(const Tensor& mask, const Tensor& a, const Tensor& b, Tensor& y) {
+  const Shape& shape = y.shape();
+  TAP_CHECK(broadcast("where", broadcast("where", a.shape(), b.shape()), mask.shape()) == shape,
+            "where: y must have the broadcast shape of mask ", mask.shape(), ", a ", a.shape(), " and b ", b.shape(),
+            ", not ", shape);
+  const Tensor choice = mask.to(y.dtype());
+  visit_float("where", y.dtype(), [&]<class T>(TypeTag<T>) {
+    map<T>(shape, y.mutable_data<T>(), false,
+           {map_input<T>(choice, shape), map_input<T>(a, shape), map_input<T>(b, shape)},
+           [](auto m, auto u, auto v) { return simd::select(m != T(0), u, v); });
   });
 }
 
-void affine_backward(const Tensor& dy, double factor, Grad dx) {
-  if (!dx) return;
-  visit_float("affine", dy.dtype(), [&]<class T>(TypeTag<T>) {
-    const bool add = dx.claim();
-    map<T>(dy.shape(), dx.data<T>(), add, {map_input<T>(dy, dy.shape())},
-           [f = T(factor)](simd::Vec<T> g) { return g * f; });
+void where_backward(const Tensor& dy, const Tensor& mask, Grad da, Grad db) {
+  const Tensor choice = mask.to(dy.dtype());
+  visit_float("where", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    constexpr formula::Reads reads{true, false};
+    operand_gradient<T>(reads, dy, choice, {}, da,
+                        [](auto g, auto m, auto) { return simd::select(m != T(0), g, decltype(g){}); });
+    operand_gradient<T>(reads, dy, choice, {}, db,
+                        [](auto g, auto m, auto) { return simd::select(m != T(0), decltype(g){}, g); });
   });
 }
 

@@ -1,6 +1,7 @@
-// The formulas of the pointwise functions. f is the function; df is its derivative, from the one value that kSaves
-// names (with Saves::nothing it does not depend on its argument). A is double, float or a vector of them.
-// Finite x, however large, gives a finite derivative; infinities give the limits; NaN gives NaN.
+// The formulas of the pointwise functions of one input. f is the function; df is its derivative, from the one value
+// that kSaves names (with Saves::nothing it does not depend on its argument). A is double, float or a vector of them.
+// Finite x, however large, gives a finite derivative unless the derivative itself is infinite or overflows; infinities
+// give the limits; NaN gives NaN.
 #pragma once
 
 #include "core/kernels/pointwise.h"
@@ -172,74 +173,218 @@ struct GeluTanh {
   }
 };
 
-// Which operands a gradient of a binary formula reads; the others may be empty handles in backward.
-struct Reads {
-  bool a, b;
-};
-
-// da and db are the gradients of a and b, given that of the result.
-struct Add {
-  static constexpr Reads kDaReads{false, false}, kDbReads{false, false};
+struct Abs {
+  static constexpr Saves kSaves = Saves::input;
   template <class A>
-  TAP_HD static A f(A a, A b) {
-    return a + b;
+  TAP_HD static A f(A x) {
+    return simd::abs(x);
   }
+  // x itself where it has no sign: 0 or NaN.
   template <class A>
-  TAP_HD static A da(A dy, A, A) {
-    return dy;
-  }
-  template <class A>
-  TAP_HD static A db(A dy, A, A) {
-    return dy;
+  TAP_HD static A df(A x) {
+    return simd::select(x > A{}, simd::constant<A>(1), simd::select(x < A{}, simd::constant<A>(-1), x));
   }
 };
 
-struct Sub {
-  static constexpr Reads kDaReads{false, false}, kDbReads{false, false};
+struct Sign {
+  static constexpr Saves kSaves = Saves::nothing;
   template <class A>
-  TAP_HD static A f(A a, A b) {
-    return a - b;
+  TAP_HD static A f(A x) {
+    return Abs::df(x);
   }
   template <class A>
-  TAP_HD static A da(A dy, A, A) {
-    return dy;
-  }
-  template <class A>
-  TAP_HD static A db(A dy, A, A) {
-    return -dy;
+  TAP_HD static A df(A) {
+    return A{};
   }
 };
 
-struct Mul {
-  static constexpr Reads kDaReads{false, true}, kDbReads{true, false};
+// The derivative from x: 1 + y would lose all digits of a small exp(x).
+struct Expm1 {
+  static constexpr Saves kSaves = Saves::input;
   template <class A>
-  TAP_HD static A f(A a, A b) {
-    return a * b;
+  TAP_HD static A f(A x) {
+    return simd::expm1(x);
   }
   template <class A>
-  TAP_HD static A da(A dy, A, A b) {
-    return dy * b;
-  }
-  template <class A>
-  TAP_HD static A db(A dy, A a, A) {
-    return dy * a;
+  TAP_HD static A df(A x) {
+    return simd::exp(x);
   }
 };
 
-struct Div {
-  static constexpr Reads kDaReads{false, true}, kDbReads{true, true};
+struct Log1p {
+  static constexpr Saves kSaves = Saves::input;
   template <class A>
-  TAP_HD static A f(A a, A b) {
-    return a / b;
+  TAP_HD static A f(A x) {
+    return simd::log1p(x);
   }
   template <class A>
-  TAP_HD static A da(A dy, A, A b) {
-    return dy / b;
+  TAP_HD static A df(A x) {
+    using T = simd::Element<A>;
+    return T(1) / (T(1) + x);
   }
-  // Divided twice: b * b could overflow.
+};
+
+// y = x^(-1/2); dy/dx = -y^3 / 2.
+struct Rsqrt {
+  static constexpr Saves kSaves = Saves::output;
   template <class A>
-  TAP_HD static A db(A dy, A a, A b) {
-    return -dy * (a / b) / b;
+  TAP_HD static A f(A x) {
+    return simd::Element<A>(1) / simd::sqrt(x);
+  }
+  template <class A>
+  TAP_HD static A df(A y) {
+    return simd::Element<A>(-0.5) * y * (y * y);
+  }
+};
+
+struct Sin {
+  static constexpr Saves kSaves = Saves::input;
+  template <class A>
+  TAP_HD static A f(A x) {
+    return simd::sin(x);
+  }
+  template <class A>
+  TAP_HD static A df(A x) {
+    return simd::cos(x);
+  }
+};
+
+struct Cos {
+  static constexpr Saves kSaves = Saves::input;
+  template <class A>
+  TAP_HD static A f(A x) {
+    return simd::cos(x);
+  }
+  template <class A>
+  TAP_HD static A df(A x) {
+    return -simd::sin(x);
+  }
+};
+
+struct Erf {
+  static constexpr Saves kSaves = Saves::input;
+  template <class A>
+  TAP_HD static A f(A x) {
+    return simd::erf(x);
+  }
+  template <class A>
+  TAP_HD static A df(A x) {
+    return simd::exp(-(x * x)) * simd::Element<A>(1.1283791670955125739);  // 2 / sqrt(pi)
+  }
+};
+
+// ---- with numbers of their own
+
+struct Affine {
+  static constexpr Saves kSaves = Saves::nothing;
+  double factor = 1, offset = 0;
+  template <class A>
+  TAP_HD A f(A x) const {
+    using T = simd::Element<A>;
+    return x * T(factor) + T(offset);
+  }
+  template <class A>
+  TAP_HD A df(A) const {
+    return simd::constant<A>(static_cast<simd::Element<A>>(factor));
+  }
+};
+
+// y = numerator / x; dy/dx = -numerator / x^2, divided twice since x^2 could overflow.
+struct Reciprocal {
+  static constexpr Saves kSaves = Saves::input;
+  double numerator = 1;
+  template <class A>
+  TAP_HD A f(A x) const {
+    return simd::Element<A>(numerator) / x;
+  }
+  template <class A>
+  TAP_HD A df(A x) const {
+    return simd::Element<A>(-numerator) / x / x;
+  }
+};
+
+// x^exponent. An exponent of 0 gives 1 with derivative 0, whatever x.
+struct Power {
+  static constexpr Saves kSaves = Saves::input;
+  double exponent = 2;
+  template <class A>
+  TAP_HD static A raise(A x, double to) {
+    using T = simd::Element<A>;
+    if (to == 0) return simd::constant<A>(1);
+    if (to == 1) return x;
+    if (to == 2) return x * x;
+    if (to == 3) return x * x * x;
+    return simd::pow(x, simd::constant<A>(T(to)));
+  }
+  template <class A>
+  TAP_HD A f(A x) const {
+    return raise(x, exponent);
+  }
+  template <class A>
+  TAP_HD A df(A x) const {
+    if (exponent == 0) return A{};
+    return simd::Element<A>(exponent) * raise(x, exponent - 1);
+  }
+};
+
+struct Clamp {
+  static constexpr Saves kSaves = Saves::input;
+  double low = -1, high = 1;
+  template <class A>
+  TAP_HD A f(A x) const {
+    using T = simd::Element<A>;
+    return simd::min(simd::max(x, simd::constant<A>(T(low))), simd::constant<A>(T(high)));
+  }
+  template <class A>
+  TAP_HD A df(A x) const {
+    using T = simd::Element<A>;
+    const auto outside = (x < T(low)) | (x > T(high));
+    return simd::select(outside, A{}, simd::select(x == x, simd::constant<A>(1), x));
+  }
+};
+
+struct LeakyRelu {
+  static constexpr Saves kSaves = Saves::input;
+  double slope = 0.01;
+  template <class A>
+  TAP_HD A f(A x) const {
+    return simd::select(x > A{}, x, x * simd::Element<A>(slope));
+  }
+  template <class A>
+  TAP_HD A df(A x) const {
+    using T = simd::Element<A>;
+    const A flat = simd::constant<A>(T(slope));
+    return simd::select(x > A{}, simd::constant<A>(1), simd::select(x == x, flat, x));
+  }
+};
+
+// x above 0, alpha (exp(x) - 1) below.
+struct Elu {
+  static constexpr Saves kSaves = Saves::input;
+  double alpha = 1;
+  template <class A>
+  TAP_HD A f(A x) const {
+    return simd::select(x > A{}, x, simd::expm1(x) * simd::Element<A>(alpha));
+  }
+  template <class A>
+  TAP_HD A df(A x) const {
+    return simd::select(x > A{}, simd::constant<A>(1), simd::exp(x) * simd::Element<A>(alpha));
+  }
+};
+
+// log(1 + exp(z)) / beta with z = beta x, as max(z, 0) + log1p(exp(-|z|)); dy/dx = sigmoid(z).
+struct Softplus {
+  static constexpr Saves kSaves = Saves::input;
+  double beta = 1;
+  template <class A>
+  TAP_HD A f(A x) const {
+    using T = simd::Element<A>;
+    const A z = x * T(beta);
+    return (simd::max(z, A{}) + simd::log1p(simd::exp(-simd::abs(z)))) / T(beta);
+  }
+  template <class A>
+  TAP_HD A df(A x) const {
+    return simd::sigmoid(x * simd::Element<A>(beta));
   }
 };
 

@@ -1,4 +1,4 @@
-// exp, log, sqrt, tanh, erf and friends for float, double and their vectors: simd::exp(x) for any A.
+// exp, log, sqrt, tanh, sin, erf and friends for float, double and their vectors: simd::exp(x) for any A.
 // Floats run through polynomials in vector registers, a single float through the same code, so a tail gets the same
 // bits as a full vector. Doubles call std:: lane by lane: gradient checks want accuracy, not speed.
 // NaN gives NaN; infinities give the limits. Results of exp below 2^-126 become 0; there is no other flush.
@@ -50,6 +50,13 @@ inline ExpParts exp_parts(Floats x) {
   return {r + r * r * tail, std::bit_cast<Bits>(shifted) << 23};
 }
 
+// e^x - 1 for |x| up to 20; at most 2 ulp.
+inline Floats expm1_near(Floats x) {
+  const ExpParts parts = exp_parts(x);
+  const Floats scale = std::bit_cast<Floats>(parts.exponent + std::bit_cast<std::uint32_t>(1.0f));
+  return parts.expm1 * scale + (scale - 1.0f);
+}
+
 // e^(a^2) erfc(a) for a in [0, 10], to relative 2.1e-9 before rounding.
 inline Floats scaled_erfc(Floats a) {
   const Floats t = 1.0f / (a + 3.0f);
@@ -96,10 +103,14 @@ inline Floats exp(Floats x) {
 // (e^2|x| - 1) / (e^2|x| + 1) with the sign of x; at most 3 ulp, down to the smallest |x|.
 inline Floats tanh(Floats x) {
   const Floats twice = abs(x + x);
-  const detail::ExpParts parts = detail::exp_parts(select(twice > 20.0f, 20.0f, twice));
-  const Floats scale = std::bit_cast<Floats>(parts.exponent + std::bit_cast<std::uint32_t>(1.0f));
-  const Floats expm1 = parts.expm1 * scale + (scale - 1.0f);
+  const Floats expm1 = detail::expm1_near(select(twice > 20.0f, 20.0f, twice));
   return copysign(expm1 / (expm1 + 2.0f), x);
+}
+
+// At most 2 ulp, down to the smallest |x|. Below -20 the result is -1; above 20 the 1 no longer counts.
+inline Floats expm1(Floats x) {
+  const Floats near = detail::expm1_near(select(x < -20.0f, -20.0f, select(x > 20.0f, 20.0f, x)));
+  return select(x > 20.0f, exp(x), copysign(near, x));
 }
 
 // At most 1 ulp, subnormal x included. log(0) is -inf, log of a negative number NaN.
@@ -117,6 +128,88 @@ inline Floats log(Floats x) {
   const Floats y = f + (f * f * (f * tail - 0.5f) + n * detail::kLn2Low) + n * detail::kLn2High;
   const Floats special = select(x == 0.0f, -kInf, select(x < 0.0f, std::numeric_limits<float>::quiet_NaN(), x));
   return select((x > 0.0f) & (x < kInf), y, special);
+}
+
+// log(u) x / (u - 1) with u = 1 + x rounded: the error of u cancels. At most 3 ulp, down to the smallest |x|.
+inline Floats log1p(Floats x) {
+  const Floats u = 1.0f + x;
+  const Floats step = u - 1.0f;
+  const Floats y = log(u) * (x / step);
+  return select((step == 0.0f) | (x == detail::kInf), x, y);
+}
+
+// ---- sine and cosine
+namespace detail {
+
+// Beyond it the quadrant is no longer exact in the reduction below.
+inline constexpr float kLargeAngle = 0x1p27f;
+
+// x = n pi/2 + r with |r| <= pi/4. In double: near a multiple of pi/2 nearly all digits of x cancel.
+struct Angle {
+  Floats r;
+  Vec<std::int32_t> n;
+};
+inline Angle reduce_angle(Floats x) {
+  constexpr double kToInteger = 0x1.8p52, kTwoOverPi = 0x1.45f306dc9c883p-1;
+  constexpr double kHigh = 0x1.921fb5p0, kLow = 0x1.110b4611a6263p-26;  // pi/2; products of kHigh with n are exact
+  constexpr int kCount = kLanes<float>;
+  float in[kCount], r[kCount];
+  std::int32_t quadrant[kCount];
+  store(in, select(abs(x) <= kLargeAngle, x, 0.0f));
+  for (int i = 0; i < kCount; ++i) {
+    const double v = in[i];
+    const double n = (v * kTwoOverPi + kToInteger) - kToInteger;
+    r[i] = static_cast<float>(v - n * kHigh - n * kLow);
+    quadrant[i] = static_cast<std::int32_t>(n);
+  }
+  return {load(r), load(quadrant)};
+}
+
+// sin(x + shift pi/2), without the sign of a zero.
+inline Floats sine(Floats x, std::int32_t shift) {
+  const auto [r, n] = reduce_angle(x);
+  const Vec<std::int32_t> quadrant = n + shift;
+  const Floats square = r * r;
+  const Floats sin =
+      r +
+      r * square * polynomial(square, {-0.166666671634f, 0.00833333190531f, -0.000198400841327f, 2.72496208709e-06f});
+  const Floats cos =
+      1.0f - (0.5f * square -
+              square * square * polynomial(square, {0.0416666641831f, -0.00138883013278f, 2.45476894634e-05f}));
+  const Floats y = select((quadrant & 1) == 0, sin, cos);
+  return std::bit_cast<Floats>(std::bit_cast<Bits>(y) ^ (std::bit_cast<Bits>(quadrant & 2) << 30));
+}
+
+// The lanes of y whose angle is large, infinite or NaN are those of f in double.
+template <class F>
+inline Floats with_large_angles(Floats x, Floats y, F f) {
+  for (int i = 0; i < kLanes<float>; ++i)
+    if (!(std::fabs(x[i]) <= kLargeAngle)) [[unlikely]]
+      y[i] = static_cast<float>(f(double{x[i]}));
+  return y;
+}
+
+}  // namespace detail
+
+// At most 1.5 ulp for every x, next to the zeros too; slower for |x| > 2^27.
+inline Floats sin(Floats x) {
+  const Floats y = select(x == 0.0f, x, detail::sine(x, 0));
+  return detail::with_large_angles(x, y, [](double v) { return std::sin(v); });
+}
+inline Floats cos(Floats x) {
+  return detail::with_large_angles(x, detail::sine(x, 1), [](double v) { return std::cos(v); });
+}
+
+// ---- powers
+// std::pow lane by lane: exp(b log(a)) would lose up to seven bits, and there are many special values.
+template <Vector A>
+inline A pow(A a, A b) {
+  for (int i = 0; i < kLanes<Element<A>>; ++i) a[i] = std::pow(a[i], b[i]);
+  return a;
+}
+template <Scalar A>
+inline A pow(A a, A b) {
+  return std::pow(a, b);
 }
 
 // ---- the error function and the normal distribution
@@ -140,7 +233,11 @@ inline Floats normal_cdf(Floats x) {
 
 // ---- double, and single floats
 inline double exp(double x) { return std::exp(x); }
+inline double expm1(double x) { return std::expm1(x); }
 inline double log(double x) { return std::log(x); }
+inline double log1p(double x) { return std::log1p(x); }
+inline double sin(double x) { return std::sin(x); }
+inline double cos(double x) { return std::cos(x); }
 inline double tanh(double x) { return std::tanh(x); }
 inline double erf(double x) { return std::erf(x); }
 inline double normal_cdf(double x) { return 0.5 * std::erfc(x * -0x1.6a09e667f3bcdp-1); }
@@ -151,7 +248,11 @@ inline double normal_cdf(double x) { return 0.5 * std::erfc(x * -0x1.6a09e667f3b
   }                                                                \
   inline float name(float x) { return name(splat(x))[0]; }
 TAP_SIMD_LANES(exp)
+TAP_SIMD_LANES(expm1)
 TAP_SIMD_LANES(log)
+TAP_SIMD_LANES(log1p)
+TAP_SIMD_LANES(sin)
+TAP_SIMD_LANES(cos)
 TAP_SIMD_LANES(tanh)
 TAP_SIMD_LANES(erf)
 TAP_SIMD_LANES(normal_cdf)
