@@ -96,4 +96,19 @@ struct CrossEntropy {
 };
 CrossEntropy cross_entropy(const Var& logits, const Tensor& targets, std::int64_t ignore_index = -100);
 
+// ---- losses of two tensors of one shape: nothing broadcasts. Both may be differentiated.
+enum class LossReduction { mean, sum, none };  // none: one value for each element; the mean over nothing throws
+
+Var mse(const Var& x, const Var& target, LossReduction reduction = LossReduction::mean);  // (x - t)^2
+Var l1(const Var& x, const Var& target, LossReduction reduction = LossReduction::mean);   // |x - t|; gradient 0 at 0
+// d^2 / 2 for |d| = |x - t| <= delta, delta (|d| - delta / 2) beyond (Huber 1964).
+Var huber(const Var& x, const Var& target, double delta = 1, LossReduction reduction = LossReduction::mean);
+// max(x, 0) - x t + log1p(exp(-|x|)), the binary cross-entropy of sigmoid(x). pos_weight broadcasts to x and multiplies
+// the part of the positive class: (1 - t) softplus(x) + pos_weight t softplus(-x).
+Var bce_with_logits(const Var& x, const Var& target, const Tensor& pos_weight = {},
+                    LossReduction reduction = LossReduction::mean);
+// t (log t - x), x being log-probabilities and t probabilities; 0 where t is 0. The mean is over elements: for the
+// divergence averaged over a batch take the sum and divide by the number of rows.
+Var kl_div(const Var& x, const Var& target, LossReduction reduction = LossReduction::mean);
+
 }  // namespace tapestry
