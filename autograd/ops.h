@@ -8,6 +8,7 @@
 
 #include "autograd/tape.h"
 #include "core/kernels/attention.h"
+#include "core/kernels/cross_entropy.h"
 #include "core/random.h"
 
 namespace tapestry {
@@ -97,8 +98,10 @@ Var matmul(const Var& a, const Var& b, bool transpose_a = false, bool transpose_
 Var linear(const Var& x, const Var& weight, const Var& bias = {});
 
 // ---- rows: everything here works over the last axis
-Var softmax(const Var& x);  // exp(x - max) / sum; a row of -inf only gives 0 and gradient 0
-Var log_softmax(const Var& x);
+// exp(x - max) / sum, and its logarithm. mask broadcasts to x: u8 where nonzero keeps, or float that is added, -inf
+// hiding. What is hidden has no effect, NaN included. A row with nothing left gives 0 (log: -inf) and gradient 0.
+Var softmax(const Var& x, const Var& mask = {});
+Var log_softmax(const Var& x, const Var& mask = {});
 // (x - mean) / sqrt(biased variance + eps) * weight + bias, statistics in two passes (Ba et al. 2016). weight, bias
 // [C].
 Var layernorm(const Var& x, const Var& weight, const Var& bias, double eps = 1e-5);
@@ -124,6 +127,38 @@ struct CrossEntropy {
   Var loss;                   // scalar, f32 (f64 for f64 logits)
   std::int64_t valid_tokens;  // targets that counted
 };
-CrossEntropy cross_entropy(const Var& logits, const Tensor& targets, std::int64_t ignore_index = -100);
+// With label smoothing, class weights (the mean then divides by the sum of the targets' weights) and z-loss, see
+// CrossEntropyOptions. A target of weight 0 adds no loss.
+CrossEntropy cross_entropy(const Var& logits, const Tensor& targets, const CrossEntropyOptions& options);
+inline CrossEntropy cross_entropy(const Var& logits, const Tensor& targets, std::int64_t ignore_index = -100) {
+  return cross_entropy(logits, targets, CrossEntropyOptions{.ignore_index = ignore_index});
+}
+// The same for targets that are distributions q of the logits' shape: mean over rows of sum_c w_c q_c (logsumexp -
+// z_c), q smoothed first. The weights are not divided by. Both inputs may be differentiated; every row counts.
+CrossEntropy soft_cross_entropy(const Var& logits, const Var& targets, const CrossEntropyOptions& options = {});
+
+// ---- losses of two tensors of one shape: nothing broadcasts. Both may be differentiated.
+enum class LossReduction { mean, sum, none };  // none: one value for each element; the mean over nothing throws
+
+Var mse(const Var& x, const Var& target, LossReduction reduction = LossReduction::mean);  // (x - t)^2
+Var l1(const Var& x, const Var& target, LossReduction reduction = LossReduction::mean);   // |x - t|; gradient 0 at 0
+// d^2 / 2 for |d| = |x - t| <= delta, delta (|d| - delta / 2) beyond (Huber 1964).
+Var huber(const Var& x, const Var& target, double delta = 1, LossReduction reduction = LossReduction::mean);
+// max(x, 0) - x t + log1p(exp(-|x|)), the binary cross-entropy of sigmoid(x). pos_weight broadcasts to x and multiplies
+// the part of the positive class: (1 - t) softplus(x) + pos_weight t softplus(-x).
+Var bce_with_logits(const Var& x, const Var& target, const Tensor& pos_weight = {},
+                    LossReduction reduction = LossReduction::mean);
+// t (log t - x), x being log-probabilities and t probabilities; 0 where t is 0. The mean is over elements: for the
+// divergence averaged over a batch take the sum and divide by the number of rows.
+Var kl_div(const Var& x, const Var& target, LossReduction reduction = LossReduction::mean);
+
+struct NllOptions {
+  std::int64_t ignore_index = -100;
+  Tensor class_weights = {};                      // [V]; empty: all 1
+  LossReduction reduction = LossReduction::mean;  // divides by the sum of the weights of the targets that count
+};
+// -w[target] log_probs[target]; log_probs [..., V], targets i32 or i64 [...]. Ignored targets and those of weight 0
+// give 0; nothing counted: 0.
+Var nll(const Var& log_probs, const Tensor& targets, const NllOptions& options = {});
 
 }  // namespace tapestry

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "autograd/ops.h"
+#include "autograd/ops/mask.h"
 
 namespace tapestry {
 
@@ -15,17 +16,6 @@ HeadsView heads_view(std::int64_t length, std::int64_t heads, std::int64_t head_
   return {part * width, length * parts * width, parts * width, head_dim, length};
 }
 
-// A float mask that holds 0 and 1 and nothing else is a keep-mask with the wrong type.
-template <class T>
-bool looks_like_keep_mask(const Tensor& mask) {
-  bool zero = false, one = false;
-  for (const T* p = mask.data<T>(); p != mask.data<T>() + mask.numel(); ++p) {
-    if (*p != T(0) && *p != T(1)) return false;
-    (*p == T(0) ? zero : one) = true;
-  }
-  return zero && one;
-}
-
 void set_mask(const Var& mask, DType dtype, AttentionProblem& p) {
   if (!mask) return;
   const Shape full{p.batch, p.heads, p.q.length, p.k.length};
@@ -33,13 +23,9 @@ void set_mask(const Var& mask, DType dtype, AttentionProblem& p) {
             mask.shape(), ", which does not broadcast to [B, H, Tq, Tk] = ", full);
   TAP_CHECK(mask.dtype() == DType::u8 || mask.dtype() == dtype, "attention: the mask must be u8 or ", dtype, ", not ",
             mask.dtype());
-  if (mask.dtype() != DType::u8 && !mask.tracked() && mask.device() == Device::cpu) {
-    const bool wrong =
-        dtype == DType::f64 ? looks_like_keep_mask<double>(mask.value()) : looks_like_keep_mask<float>(mask.value());
-    TAP_CHECK(!wrong,
-              "attention: a float mask is added to the scores, but this one holds only 0 and 1; for true = may "
-              "attend use a u8 mask");
-  }
+  TAP_CHECK(mask.dtype() == DType::u8 || mask.tracked() || !detail::looks_like_keep_mask(mask.value()),
+            "attention: a float mask is added to the scores, but this one holds only 0 and 1; for true = may attend "
+            "use a u8 mask");
   const auto strides = mask.shape().strides();
   const int rank = mask.shape().rank();
   for (int i = 1; i <= rank; ++i) p.mask_stride[4 - i] = mask.shape()[-i] == 1 ? 0 : strides[rank - i];

@@ -1,73 +1,53 @@
-// Forward reads each row twice, for its maximum and for the sum of exp(z - max); backward reads it once. The loss is
-// added up in double, in row order. With 0 counted rows the loss is 0 and every gradient row an exact zero.
+// Forward reads each row twice, for its maximum and for the sum of exp(z - max), and once more with smoothing; backward
+// reads it once. The loss is added up in double, in row order. With nothing counted the loss and all gradients are 0.
 #include "core/kernels/cross_entropy.h"
 
-#include <cmath>
-
-#include "core/kernels/ids.h"
-#include "core/kernels/rows.h"
+#include "core/kernels/cross_entropy_rows.h"
 
 namespace tapestry::cpu {
 
-namespace {
-
-std::int64_t check_and_count(const Ids& targets, std::int64_t rows, std::int64_t classes, std::int64_t ignore_index) {
-  std::int64_t valid = 0;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::int64_t target = targets[i];
-    if (target == ignore_index) continue;
-    TAP_CHECK(target >= 0 && target < classes, "cross_entropy: target ", target, " at flat position ", i,
-              " must be in [0, ", classes, ") or equal ignore_index ", ignore_index,
-              "; give logits a column for every class, or mark the position as ignored");
-    ++valid;
-  }
-  return valid;
-}
-
-// dz = (softmax(z) - onehot(target)) * scale for one row.
-template <class T>
-void logits_gradient(const T* z, std::int64_t n, const T* stats, std::int64_t target, T scale, T* dz, bool add) {
-  const T log_total = stats[0], shift = stats[1];
-  for_each_vector<T>(n, [=](std::int64_t i, auto count) {
-    const auto p = simd::exp((simd::load_partial(z + i, count) - shift) - log_total);
-    write_vector(dz + i, p * scale, count, add);
-  });
-  dz[target] -= scale;
-}
-
-}  // namespace
-
-void cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int64_t ignore_index, Tensor& loss,
-                           Tensor& row_stats, std::int64_t& valid_rows) {
+void cross_entropy_forward(const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options,
+                           Tensor& loss, Tensor& row_stats, CrossEntropyCounts& counts) {
   const Ids target("cross_entropy", "targets", targets);
   const std::int64_t rows = logits.shape().rows(), n = logits.shape().back();
-  valid_rows = check_and_count(target, rows, n, ignore_index);
+  counts = count_targets("cross_entropy", target, rows, n, options);
+  const double scale = share_of(1, counts.weight);
+  const double z_scale = share_of(options.z_loss, static_cast<double>(counts.rows));
   Tensor row_loss = workspace({rows}, DType::f64);
   double* losses = row_loss.mutable_data<double>();
 
   visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T* z = logits.data<T>();
     T* stats = row_stats.mutable_data<T>();
+    const CrossEntropyTerms<T> terms(options, n);
+    const std::int64_t ignore_index = options.ignore_index;
     parallel_rows(rows, n, [=](std::int64_t row) {
-      T* row_stat = stats + 2 * row;
+      T* stat = stats + 2 * row;
+      const T* z_row = z + row * n;
       const std::int64_t t = target[row];
       if (t == ignore_index) {
-        losses[row] = row_stat[0] = row_stat[1] = 0;
+        losses[row] = stat[0] = stat[1] = 0;
         return;
       }
-      const T shift = row_shift(z + row * n, n);
-      row_stat[0] = std::log(row_exp_sum(z + row * n, n, shift));
-      row_stat[1] = shift;
-      losses[row] = row_stat[0] - (z[row * n + t] - row_stat[1]);
+      write_row_stats(z_row, n, stat);
+      const T factor = terms.keep * terms.weight(t);
+      double row_total = factor * (factor == 0 ? stat[0] : stat[0] - (z_row[t] - stat[1]));
+      if (terms.spread > 0)
+        row_total += spread_loss(z_row, n, stat,
+                                 [=](std::int64_t i, auto count) { return terms.spread * terms.weight(i, count); });
+      losses[row] = row_total * scale;
+      if (z_scale != 0) {
+        const double lse = static_cast<double>(stat[0]) + stat[1];
+        losses[row] += z_scale * lse * lse;
+      }
     });
-    double total = 0;
-    for (std::int64_t row = 0; row < rows; ++row) total += losses[row];
-    *loss.mutable_data<T>() = static_cast<T>(valid_rows ? total / static_cast<double>(valid_rows) : 0);
+    *loss.mutable_data<T>() = static_cast<T>(sum_of(losses, rows));
   });
 }
 
-void cross_entropy_backward(const Tensor& dloss, const Tensor& logits, const Tensor& targets, std::int64_t ignore_index,
-                            const Tensor& row_stats, std::int64_t valid_rows, Grad dlogits) {
+void cross_entropy_backward(const Tensor& dloss, const Tensor& logits, const Tensor& targets,
+                            const CrossEntropyOptions& options, const Tensor& row_stats,
+                            const CrossEntropyCounts& counts, Grad dlogits) {
   if (!dlogits) return;
   const bool add = dlogits.claim();
   const Ids target("cross_entropy_backward", "targets", targets);
@@ -76,14 +56,77 @@ void cross_entropy_backward(const Tensor& dloss, const Tensor& logits, const Ten
   visit_float("cross_entropy_backward", logits.dtype(), [&]<class T>(TypeTag<T>) {
     const T *z = logits.data<T>(), *stats = row_stats.data<T>();
     T* dz = dlogits.data<T>();
-    const T scale = valid_rows ? *dloss.data<T>() / static_cast<T>(valid_rows) : T(0);
+    const CrossEntropyTerms<T> terms(options, n);
+    const T scale = static_cast<T>(share_of(*dloss.data<T>(), counts.weight));
+    const T z_scale = static_cast<T>(share_of(2 * options.z_loss * *dloss.data<T>(), static_cast<double>(counts.rows)));
+    const T spread = terms.spread * scale;
+    const T spread_total =
+        terms.spread > 0 ? spread * row_sum<T>(n, [=](std::int64_t i, auto count) { return terms.weight(i, count); })
+                         : T(0);
+    const std::int64_t ignore_index = options.ignore_index;
     parallel_rows(rows, n, [=](std::int64_t row) {
       const std::int64_t t = target[row];
+      const T *z_row = z + row * n, *stat = stats + 2 * row;
       T* dz_row = dz + row * n;
-      if (t != ignore_index)
-        logits_gradient(z + row * n, n, stats + 2 * row, t, scale, dz_row, add);
-      else if (!add)
-        std::fill(dz_row, dz_row + n, T(0));
+      if (t == ignore_index) {
+        if (!add) std::fill(dz_row, dz_row + n, T(0));
+        return;
+      }
+      const T factor = terms.keep * terms.weight(t) * scale;
+      T total = factor + spread_total;
+      if (z_scale != 0) total += z_scale * (stat[0] + stat[1]);
+      if (terms.spread > 0)
+        logits_gradient(
+            z_row, n, stat, total, [=](std::int64_t i, auto count) { return spread * terms.weight(i, count); }, dz_row,
+            add);
+      else
+        logits_gradient(
+            z_row, n, stat, total, [](std::int64_t, auto) { return simd::Vec<T>{}; }, dz_row, add);
+      dz_row[t] -= factor;
+    });
+  });
+}
+
+void nll_forward(const Tensor& log_probs, const Tensor& targets, const CrossEntropyOptions& options, bool mean,
+                 Tensor& y, CrossEntropyCounts& counts) {
+  const Ids target("nll", "targets", targets);
+  const std::int64_t rows = log_probs.shape().rows(), n = log_probs.shape().back();
+  counts = count_targets("nll", target, rows, n, options);
+  const double scale = mean ? share_of(1, counts.weight) : 1;
+  const bool each = y.numel() == rows && !mean;
+  Tensor row_loss = workspace({rows}, DType::f64);
+  double* losses = row_loss.mutable_data<double>();
+  visit_float("nll", log_probs.dtype(), [&]<class T>(TypeTag<T>) {
+    const T* l = log_probs.data<T>();
+    T* out = y.mutable_data<T>();
+    const CrossEntropyTerms<T> terms(options, n);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t t = target[row];
+      const double weight = t == options.ignore_index ? 0 : terms.weight(t);
+      losses[row] = weight == 0 ? 0 : -weight * l[row * n + t] * scale;
+      if (each) out[row] = static_cast<T>(losses[row]);
+    }
+    if (!each) *out = static_cast<T>(sum_of(losses, rows));
+  });
+}
+
+void nll_backward(const Tensor& dy, const Tensor& targets, const CrossEntropyOptions& options, bool mean,
+                  const CrossEntropyCounts& counts, Grad dlog_probs) {
+  if (!dlog_probs) return;
+  const bool add = dlog_probs.claim();
+  const Ids target("nll_backward", "targets", targets);
+  const std::int64_t rows = dlog_probs.shape().rows(), n = dlog_probs.shape().back();
+  const double scale = mean ? share_of(1, counts.weight) : 1;
+  visit_float("nll_backward", dy.dtype(), [&]<class T>(TypeTag<T>) {
+    const T* g = dy.data<T>();
+    const std::int64_t step = dy.numel() == 1 ? 0 : 1;
+    T* dl = dlog_probs.data<T>();
+    const CrossEntropyTerms<T> terms(options, n);
+    parallel_rows(rows, n, [=, ignore_index = options.ignore_index](std::int64_t row) {
+      if (!add) std::fill_n(dl + row * n, n, T(0));
+      const std::int64_t t = target[row];
+      if (t == ignore_index || terms.weight(t) == 0) return;
+      dl[row * n + t] -= static_cast<T>(terms.weight(t) * scale * g[row * step]);
     });
   });
 }

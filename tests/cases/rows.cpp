@@ -1,4 +1,4 @@
-// Functions over the last axis: softmax, layernorm, embedding, dropout, cross_entropy.
+// Functions over the last axis: softmax, layernorm, embedding, dropout, cross_entropy, nll.
 #include <limits>
 
 #include "autograd/ops.h"
@@ -21,11 +21,30 @@ Var with_hidden(const Var& x) {
 
 void add_softmax(std::vector<Case>& cases) {
   for (const Shape& s : {Shape{1}, Shape{31}, Shape{3, 1}, Shape{3, 33}, Shape{2, 3, 5}, Shape{0, 4}, Shape{61, 257}}) {
-    cases.push_back(row(text_of("softmax ", s), {normal(s, 1, 2)}, softmax));
-    cases.push_back(row(text_of("log_softmax ", s), {normal(s, 1, 2)}, log_softmax));
+    cases.push_back(row(text_of("softmax ", s), {normal(s, 1, 2)}, [](const Var& x) { return softmax(x); }));
+    cases.push_back(row(text_of("log_softmax ", s), {normal(s, 1, 2)}, [](const Var& x) { return log_softmax(x); }));
   }
   cases.push_back(
       row("softmax [3, 7] with -inf", {normal({3, 7})}, [](const Var& x) { return softmax(with_hidden(x)); }));
+  // A u8 mask that keeps two of three, one that hides a row, and float masks that broadcast and get gradients.
+  for (const Shape& s : {Shape{31}, Shape{3, 1}, Shape{3, 33}, Shape{61, 257}}) {
+    const Tensor keep = ids(s, 3, 4).to(DType::u8);
+    cases.push_back(
+        row(text_of("softmax ", s, " u8 mask"), {normal(s, 1, 2)}, [keep](const Var& x) { return softmax(x, keep); }));
+    // exp, since differences of -inf check nothing; test_softmax.cpp checks the rest.
+    cases.push_back(row(text_of("log_softmax ", s, " u8 mask exp"), {normal(s, 1, 2)},
+                        [keep](const Var& x) { return exp(log_softmax(x, keep)); }));
+  }
+  cases.push_back(row("softmax [2, 3, 5] a row hidden", {normal({2, 3, 5})}, [](const Var& x) {
+    return softmax(x, tensor({1, 0, 1}, {3, 1}).to(DType::u8));
+  }));
+  for (const Shape& m : {Shape{5}, Shape{3, 5}, Shape{2, 1, 5}, Shape{2, 3, 5}}) {
+    const std::vector<Tensor> inputs{normal({2, 3, 5}, 1, 2), normal(m, 2)};
+    cases.push_back(row(text_of("softmax [2, 3, 5] float mask ", m), inputs,
+                        [](const Var& x, const Var& mask) { return softmax(x, mask); }));
+    cases.push_back(row(text_of("log_softmax [2, 3, 5] float mask ", m), inputs,
+                        [](const Var& x, const Var& mask) { return log_softmax(x, mask); }));
+  }
   cases.push_back(
       row("softmax [2, 33] shifted by 1e4", {normal({2, 33})}, [](const Var& x) { return softmax((x - 0.5) + 1e4); }));
   cases.back().f32_tolerance = 2e-3;  // f32 rounds x + 1e4 to 1e-3
@@ -46,9 +65,9 @@ void add_layernorm(std::vector<Case>& cases) {
 
 void add_embedding(std::vector<Case>& cases) {
   auto add = [&](const Shape& table, const Shape& shape, DType dtype, std::int64_t padding) {
-    cases.push_back(
-        row(text_of("embedding ", table, " ids ", dtype, " ", shape, padding >= 0 ? " padding" : ""), {normal(table, 1)},
-            [i = ids(shape, table[0], 2, dtype), padding](const Var& t) { return embedding(t, i, padding); }));
+    cases.push_back(row(
+        text_of("embedding ", table, " ids ", dtype, " ", shape, padding >= 0 ? " padding" : ""), {normal(table, 1)},
+        [i = ids(shape, table[0], 2, dtype), padding](const Var& t) { return embedding(t, i, padding); }));
   };
   add({1, 1}, {1}, DType::i32, -1);
   add({5, 3}, {7}, DType::i64, -1);
@@ -93,6 +112,39 @@ void add_cross_entropy(std::vector<Case>& cases) {
   }));
 }
 
+// Every option of cross_entropy, soft_cross_entropy and nll, alone and together, at several sizes.
+void add_cross_entropy_options(std::vector<Case>& cases) {
+  struct Setting {
+    const char* name;
+    double smoothing;
+    bool weighted;
+    double z_loss;
+  };
+  for (const Shape& s : {Shape{1, 2}, Shape{7, 5}, Shape{2, 3, 33}, Shape{31, 257}})
+    for (const Setting& setting : {Setting{" smoothing", 0.1, false, 0}, Setting{" weights", 0, true, 0},
+                                   Setting{" z-loss", 0, false, 0.5}, Setting{" all options", 0.3, true, 0.5}}) {
+      const Shape rows(s.dims().first(static_cast<std::size_t>(s.rank() - 1)));
+      Tensor targets = ids(rows, s.back(), 2);
+      if (rows.numel() > 1) targets.mutable_data<std::int32_t>()[1] = -100;
+      const auto options = [setting, weights = positive({s.back()}, 3)](DType dtype) {
+        CrossEntropyOptions o{.label_smoothing = setting.smoothing, .z_loss = setting.z_loss};
+        if (setting.weighted) o.class_weights = weights.to(dtype);
+        return o;
+      };
+      cases.push_back(row(text_of("cross_entropy ", s, setting.name), {normal(s, 1, 2)},
+                          [=](const Var& x) { return cross_entropy(x, targets, options(x.dtype())).loss; }));
+      cases.push_back(
+          row(text_of("soft_cross_entropy ", s, setting.name), {normal(s, 1, 2), uniform(s, 0.1, 0.9, 4)},
+              [=](const Var& x, const Var& q) { return soft_cross_entropy(x, q, options(x.dtype())).loss; }));
+      if (setting.smoothing + setting.z_loss > 0) continue;
+      for (const LossReduction reduction : {LossReduction::mean, LossReduction::sum, LossReduction::none})
+        cases.push_back(
+            row(text_of("nll ", s, setting.name, " ", static_cast<int>(reduction)), {normal(s, 1)}, [=](const Var& x) {
+              return nll(x, targets, {.class_weights = options(x.dtype()).class_weights, .reduction = reduction});
+            }));
+    }
+}
+
 }  // namespace
 
 std::vector<Case> row_cases() {
@@ -102,6 +154,7 @@ std::vector<Case> row_cases() {
   add_embedding(cases);
   add_dropout(cases);
   add_cross_entropy(cases);
+  add_cross_entropy_options(cases);
   return cases;
 }
 
