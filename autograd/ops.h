@@ -67,32 +67,29 @@ Var stack(std::span<const Var> parts, int axis);  // parts of one shape along a 
 inline Var stack(std::initializer_list<Var> parts, int axis) {
   return stack(std::span(parts.begin(), parts.size()), axis);
 }
-namespace detail {
-void split(const char* op, const Var& x, int axis, std::span<std::int64_t> sizes, std::span<Tensor> values,
-           std::span<Var> parts);
-}
 std::array<Var, 2> split(const Var& x, int axis, std::int64_t at);  // [0, at) and [at, end)
+namespace detail {
+// Parts of the given sizes; no sizes means equal ones. `values` is working space.
+void split(const char* op, const Var& x, int axis, std::span<const std::int64_t> sizes, std::span<Tensor> values,
+           std::span<Var> parts);
+template <std::size_t N>
+std::array<Var, N> split(const char* op, const Var& x, int axis, std::span<const std::int64_t> sizes) {
+  static_assert(N > 0, "split: into one part or more");
+  std::array<Tensor, N> values;
+  std::array<Var, N> parts;
+  split(op, x, axis, sizes, values, parts);
+  return parts;
+}
+}  // namespace detail
 // Parts of the given sizes, which add up to the axis: auto [q, k, v] = split(x, -1, {4, 2, 2}).
 template <std::size_t N>
 std::array<Var, N> split(const Var& x, int axis, const std::int64_t (&sizes)[N]) {
-  std::array<std::int64_t, N> size = std::to_array(sizes);
-  std::array<Tensor, N> values;
-  std::array<Var, N> parts;
-  detail::split("split", x, axis, size, values, parts);
-  return parts;
+  return detail::split<N>("split", x, axis, sizes);
 }
 // N equal parts: auto [q, k, v] = chunk<3>(x, -1).
 template <std::size_t N>
 std::array<Var, N> chunk(const Var& x, int axis) {
-  const std::int64_t extent = x.shape()[x.shape().axis("chunk", axis)];
-  TAP_CHECK(extent % std::int64_t{N} == 0, "chunk: axis ", axis, " of ", x.shape(), " does not divide into ", N,
-            " equal parts; split takes parts of any sizes");
-  std::array<std::int64_t, N> size;
-  size.fill(extent / std::int64_t{N});
-  std::array<Tensor, N> values;
-  std::array<Var, N> parts;
-  detail::split("chunk", x, axis, size, values, parts);
-  return parts;
+  return detail::split<N>("chunk", x, axis, {});
 }
 
 // ---- rows and elements chosen by index (i32 or i64). An index outside the axis throws, and nothing is written.

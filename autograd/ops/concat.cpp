@@ -67,24 +67,28 @@ Var stack(std::span<const Var> parts, int axis) {
   return join("stack", parts, a, empty(shape, first.dtype(), first.device()));
 }
 
-void detail::split(const char* op, const Var& x, int axis, std::span<std::int64_t> sizes, std::span<Tensor> values,
-                   std::span<Var> parts) {
+void detail::split(const char* op, const Var& x, int axis, std::span<const std::int64_t> sizes,
+                   std::span<Tensor> values, std::span<Var> parts) {
   const Shape& s = x.shape();
   const int a = s.axis(op, axis);
+  const auto count = static_cast<std::int64_t>(parts.size());
   const std::int64_t rows = extent_before(s, a), width = extent_from(s, a), inner = extent_from(s, a + 1);
-  std::int64_t total = 0;
-  for (std::int64_t size : sizes) {
+  TAP_CHECK(!sizes.empty() || s[a] % count == 0, op, ": axis ", axis, " of ", s, " does not divide into ", count,
+            " equal parts; split takes parts of any sizes");
+  std::int64_t total = sizes.empty() ? s[a] : 0;
+  for (const std::int64_t size : sizes) {
     TAP_CHECK(size >= 0, op, ": a part cannot have ", size, " elements");
     total += size;
   }
   TAP_CHECK(total == s[a], op, ": the parts have ", total, " elements together, but axis ", axis, " of ", s, " has ",
             s[a]);
-  Tensor starts = empty({static_cast<std::int64_t>(sizes.size())}, DType::i64);
+  Tensor starts = empty({count}, DType::i64);
   std::int64_t* start = starts.mutable_data<std::int64_t>();
   std::int64_t at = 0;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    values[i] = empty(s.with(a, sizes[i]), x.dtype(), x.device());
-    const Shape block{rows, sizes[i] * inner};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::int64_t size = sizes.empty() ? s[a] / count : sizes[i];
+    values[i] = empty(s.with(a, size), x.dtype(), x.device());
+    const Shape block{rows, size * inner};
     TAP_DISPATCH(strided_copy, x.value(), columns(at, width), block, packed(block), values[i]);
     start[i] = at;
     at += block[1];
