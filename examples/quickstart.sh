@@ -35,7 +35,7 @@ else
 fi
 
 phase "train"
-"$tapestry" train --data "$text" --time_budget 120s "$@"
+"$tapestry" train --data "$text" --max_iters 4500 --eval_interval 500 --log_interval 100 --time_budget 150s "$@"
 
 phase "sample"
 "$tapestry" sample --checkpoint out/checkpoint.h5 --prompt "In the beginning " --tokens 300 --temperature 0.8

@@ -14,7 +14,7 @@
 
 #include <doctest/doctest.h>
 
-#include "core/error.h"
+#include "tests/error_message.h"
 
 namespace faults {
 
@@ -53,19 +53,6 @@ int renameat(int from_folder, const char* from, int to_folder, const char* to) n
   return faults::fails() ? -1 : static_cast<int>(syscall(SYS_renameat, from_folder, from, to_folder, to));
 }
 }
-
-// The message of the Error that `f` throws.
-template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const tapestry::Error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 // The exit code of `f` in a child process; 128 + signal if it was killed.
 template <class F>

@@ -1,35 +1,13 @@
 // The GPT model: names, sizes, gradients, causality, the key-value cache, moves, errors, allocations.
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "core/parallel.h"
 #include "layers/models/gpt.h"
+#include "optim/optimizer.h"
+#include "tests/allocation_counter.h"
 #include "tests/compare.h"
 
 using namespace tapestry;
-
-namespace {
-std::atomic<std::int64_t> heap_allocations{0};
-}
-
-// Counting versions of new. Not inlined: GCC would see malloc meet delete and warn of a mismatch.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  heap_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* p = std::malloc(size ? size : 1)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new(std::size_t size, std::align_val_t alignment) {
-  heap_allocations.fetch_add(1, std::memory_order_relaxed);
-  const std::size_t a = static_cast<std::size_t>(alignment);
-  if (void* p = std::aligned_alloc(a, (size + a - 1) / a * a)) return p;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace {
 
@@ -329,23 +307,43 @@ TEST_CASE("tokens that cannot work say what to do") {
   CHECK_THROWS_AS(model.extend(random_ids({1, 1}, 11, 1), none), Error);
 }
 
-TEST_CASE("forward and backward allocate nothing after two steps") {
-  for (const double dropout : {0.0, 0.1}) {
+TEST_CASE("forward, backward and step allocate nothing after two steps, alone or with threads") {
+  for (const int threads : {1, 2}) {
+    for (const double dropout : {0.0, 0.1}) {
+      set_num_threads(threads);
+      Gpt model({.vocabulary = 65, .context = 64, .layers = 2, .heads = 4, .width = 128, .dropout = dropout}, 20);
+      AdamW optimizer(parameters(model));
+      const Tensor tokens = random_ids({4, 64}, 65, 21), targets = random_ids({4, 64}, 65, 22);
+      const auto step = [&] {
+        backward(model, tokens, targets);
+        optimizer.step({.lr = 1e-3, .clip_norm = 1});
+      };
+      step();
+      step();
+      const std::int64_t heap = heap_allocations, system = memory_stats().system_requests;
+      for (int i = 0; i < 3; ++i) step();
+      CHECK(heap_allocations - heap == 0);
+      CHECK(memory_stats().system_requests - system == 0);
+    }
+  }
+  set_num_threads(0);
+}
+
+TEST_CASE("a tiny GPT learns one batch by heart") {
+  for (const NormPlacement norm : {NormPlacement::pre, NormPlacement::post}) {
     GptConfig config = tiny();
-    config.dropout = dropout;
-    Gpt model(config, 20);
-    const std::vector<NamedParameter> all = parameters(model);
-    const Tensor tokens = random_ids({3, 12}, 11, 21), targets = random_ids({3, 12}, 11, 22);
-    const auto step = [&] {
-      for (const NamedParameter& p : all) p.parameter->zero_grad();
-      backward(model, tokens, targets);
-    };
-    step();
-    step();
-    const std::int64_t heap = heap_allocations, system = memory_stats().system_requests;
-    for (int i = 0; i < 3; ++i) step();
-    CHECK(heap_allocations - heap == 0);
-    CHECK(memory_stats().system_requests - system == 0);
+    config.norm = norm;
+    config.width = 32;
+    Gpt model(config, 5);
+    AdamW optimizer(parameters(model), {.weight_decay = 0});
+    const Tensor tokens = random_ids({4, 12}, 11, 23), targets = random_ids({4, 12}, 11, 24);
+    double loss = backward(model, tokens, targets);
+    CHECK(loss > 2);
+    for (int i = 0; i < 300; ++i) {
+      optimizer.step({.lr = 3e-3, .clip_norm = 1});
+      loss = backward(model, tokens, targets);
+    }
+    CHECK(loss < 0.02);
   }
 }
 

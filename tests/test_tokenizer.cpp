@@ -1,27 +1,12 @@
 // UTF-8, the tokenizers and their descriptions.
 #include "core/data/tokenizer.h"
+#include "tests/error_message.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
 using namespace tapestry;
-
-namespace {
-
-template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "nothing was thrown";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-}  // namespace
 
 TEST_CASE("UTF-8 round trip at every boundary of length") {
   const std::u32string text = {0,      'a',    0x7F,   0x80,    0x7FF,   0x800,   0xD7FF,
