@@ -5,6 +5,7 @@
 
 #include "autograd/ops.h"
 #include "core/kernels/triangle.h"
+#include "error_message.h"
 #include "row_testing.h"
 
 using namespace tapestry;
@@ -22,18 +23,9 @@ Tensor random_index(const Shape& shape, std::int64_t bound, DType dtype = DType:
   return index_of(values, shape, dtype);
 }
 
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
 void check_error(const std::function<void()>& f, const std::vector<std::string>& parts) {
-  const std::string text = error_of(f);
-  for (const std::string& part : parts) CHECK_MESSAGE(text.find(part) != std::string::npos, "\"", text, "\"");
+  const std::string text = message_of(f);
+  for (const std::string& part : parts) CHECK_MESSAGE(has(text, part), text);
 }
 
 // Calls f(element of the chosen, element of x) in order of the chosen.

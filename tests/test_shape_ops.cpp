@@ -3,6 +3,7 @@
 #include <string>
 
 #include "autograd/ops.h"
+#include "error_message.h"
 #include "row_testing.h"
 
 using namespace tapestry;
@@ -24,13 +25,8 @@ void check_values(const Var& y, const Shape& shape, const Values& values) {
 }
 
 void check_error(const std::function<void()>& f, const std::vector<std::string>& parts) {
-  std::string text;
-  try {
-    f();
-  } catch (const Error& e) {
-    text = e.what();
-  }
-  for (const std::string& part : parts) CHECK_MESSAGE(text.find(part) != std::string::npos, "\"", text, "\"");
+  const std::string text = message_of(f);
+  for (const std::string& part : parts) CHECK_MESSAGE(has(text, part), text);
 }
 
 using Op = std::function<Var(const Var&)>;
