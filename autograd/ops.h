@@ -83,16 +83,64 @@ Var reshape(const Var& x, const Shape& shape);                           // a vi
 Var reshape(const Var& x, std::initializer_list<std::int64_t> extents);  // the same; one extent may be -1
 Var permute(const Var& x, Axes order);                                   // axis i of the result is axis order[i] of x
 Var transpose(const Var& x, int axis_a = -2, int axis_b = -1);
-Var slice(const Var& x, int axis, std::int64_t begin, std::int64_t end);  // a copy of [begin, end)
+// A copy of begin, begin + step, ... up to end, which is left out. A negative step runs backwards, and end may be -1.
+Var slice(const Var& x, int axis, std::int64_t begin, std::int64_t end, std::int64_t step = 1);
+Var flip(const Var& x, Axes axes);             // each of these axes backwards
+Var expand(const Var& x, const Shape& shape);  // broadcast to `shape`, as a copy
+// `before` elements of `value` in front of an axis and `after` behind it.
+Var pad(const Var& x, int axis, std::int64_t before, std::int64_t after, double value = 0);
+Var repeat_interleave(const Var& x, std::int64_t repeats, int axis);  // a, b -> a, a, b, b
 Var concat(std::span<const Var> parts, int axis);
 inline Var concat(std::initializer_list<Var> parts, int axis) {
   return concat(std::span(parts.begin(), parts.size()), axis);
 }
+Var stack(std::span<const Var> parts, int axis);  // parts of one shape along a new axis
+inline Var stack(std::initializer_list<Var> parts, int axis) {
+  return stack(std::span(parts.begin(), parts.size()), axis);
+}
 std::array<Var, 2> split(const Var& x, int axis, std::int64_t at);  // [0, at) and [at, end)
+namespace detail {
+// Parts of the given sizes; no sizes means equal ones. `values` is working space.
+void split(const char* op, const Var& x, int axis, std::span<const std::int64_t> sizes, std::span<Tensor> values,
+           std::span<Var> parts);
+template <std::size_t N>
+std::array<Var, N> split(const char* op, const Var& x, int axis, std::span<const std::int64_t> sizes) {
+  static_assert(N > 0, "split: into one part or more");
+  std::array<Tensor, N> values;
+  std::array<Var, N> parts;
+  split(op, x, axis, sizes, values, parts);
+  return parts;
+}
+}  // namespace detail
+// Parts of the given sizes, which add up to the axis: auto [q, k, v] = split(x, -1, {4, 2, 2}).
+template <std::size_t N>
+std::array<Var, N> split(const Var& x, int axis, const std::int64_t (&sizes)[N]) {
+  return detail::split<N>("split", x, axis, sizes);
+}
+// N equal parts: auto [q, k, v] = chunk<3>(x, -1).
+template <std::size_t N>
+std::array<Var, N> chunk(const Var& x, int axis) {
+  return detail::split<N>("chunk", x, axis, {});
+}
+
+// ---- rows and elements chosen by index (i32 or i64). An index outside the axis throws, and nothing is written.
+// index of x's shape but for the length of `axis`: y[.., i, ..] = x[.., index[.., i, ..], ..]
+Var gather(const Var& x, int axis, const Tensor& index);
+Var index_select(const Var& x, int axis, const Tensor& index);  // index [n]: y[.., i, ..] = x[.., index[i], ..]
+// y = x, then y[.., index[.., i, ..], ..] += source[.., i, ..]; index and source of one shape, as in gather. Equal
+// indices add up in order of i.
+Var scatter_add(const Var& x, int axis, const Tensor& index, const Var& source);
+// ids of any shape S -> S + [classes]: 1 where the last index equals the id, else 0.
+Tensor one_hot(const Tensor& ids, std::int64_t classes, DType dtype = DType::f32);
+// Over the last two axes: what lies on or below (above) the given diagonal stays, the rest is 0 whatever it was.
+// Diagonal 0 is the main one, positive ones lie to its right.
+Var tril(const Var& x, std::int64_t diagonal = 0);
+Var triu(const Var& x, std::int64_t diagonal = 0);
 
 // ---- products
 // [..., M, K] x [..., K, N] -> [..., M, N]; leading axes broadcast; a flag reads that operand transposed.
-// Both operands need rank 2 or more.
+// A vector counts as a row on the left and as a column on the right, and that axis of 1 is left out of the result, as
+// in NumPy: [K] x [K, N] -> [N], [..., M, K] x [K] -> [..., M], [K] x [K] -> scalar. A vector has no flag.
 Var matmul(const Var& a, const Var& b, bool transpose_a = false, bool transpose_b = false);
 // x [..., in] weight [in, out] + bias [out] -> [..., out]; an empty bias Var means none.
 Var linear(const Var& x, const Var& weight, const Var& bias = {});

@@ -36,19 +36,20 @@ class Arena {
 struct Record {
   const char* op;
   void* closure;  // null once dropped
-  void (*run)(void*, const Tensor*, std::span<const Grad>);
+  void (*run)(void*, std::span<const Tensor>, std::span<const Grad>);
   void (*drop)(void*) noexcept;
   std::uint32_t first_input, input_count;
   NodeId first_output;
   std::uint32_t output_count;
 };
 
-// Where the gradient of one node is gathered: in the slot itself, or in a Parameter's own.
+// Where the gradient of one node is gathered: in the slot itself, in a Parameter's own, or where an outer tape has it.
 struct Node {
   GradSlot own;
   std::shared_ptr<detail::ParameterState> parameter;
+  GradSlot* elsewhere = nullptr;
   bool watched = false;
-  GradSlot& slot() { return parameter ? parameter->grad : own; }
+  GradSlot& slot() { return parameter ? parameter->grad : elsewhere ? *elsewhere : own; }
 };
 
 struct Hook {
@@ -74,6 +75,7 @@ struct TapeMemory {
   std::vector<Hook> hooks;
   Arena arena;
   // Working space of one record in backward.
+  std::vector<Tensor> dys;
   std::vector<Grad> grads;
   std::vector<GradSlot> scratch;
   std::vector<std::uint8_t> writes;
@@ -99,9 +101,12 @@ namespace {
 
 using detail::TapeMemory;
 
+using detail::GradMode;
+
 struct ThreadState {
   Tape* innermost = nullptr;
-  bool no_grad = false;
+  GradMode mode = GradMode::record;
+  bool noted = false;  // a Parameter was used while mode was note_parameters
 };
 thread_local ThreadState thread_state;
 
@@ -128,16 +133,18 @@ constexpr int kNodeBits = 24;
 Tape::Tape()
     : memory_(acquire_memory()),
       outer_(thread_state.innermost),
-      outer_no_grad_(thread_state.no_grad),
+      outer_mode_(thread_state.mode),
       epoch_(epochs.fetch_add(1, std::memory_order_relaxed) + 1) {
   memory_.nodes.emplace_back();
-  thread_state = {this, false};
+  thread_state.innermost = this;
+  thread_state.mode = GradMode::record;
 }
 
 Tape::~Tape() {
   memory_.clear();
   if (thread_state.innermost == this) {
-    thread_state = {outer_, outer_no_grad_};
+    thread_state.innermost = outer_;
+    thread_state.mode = outer_mode_;
   } else {
     // Not destroyed in reverse order: take it out of the chain where it is.
     for (Tape* t = thread_state.innermost; t; t = t->outer_)
@@ -145,7 +152,7 @@ Tape::~Tape() {
   }
 }
 
-Tape* Tape::current() { return thread_state.no_grad ? nullptr : thread_state.innermost; }
+Tape* Tape::current() { return thread_state.mode == GradMode::record ? thread_state.innermost : nullptr; }
 
 std::int64_t Tape::size() const { return static_cast<std::int64_t>(memory_.records.size()); }
 
@@ -166,6 +173,15 @@ Var Tape::watch(Tensor value) {
   node.own.device = value.device();
   node.watched = true;
   return Var(std::move(value), static_cast<NodeId>(memory_.nodes.size() - 1), epoch_);
+}
+
+Var Tape::watch(Tensor value, Grad grad) {
+  if (!grad) return Var(std::move(value));
+  Var leaf = watch(std::move(value));
+  Node& node = memory_.nodes[leaf.node_];
+  node.elsewhere = grad.slot();
+  node.watched = false;
+  return leaf;
 }
 
 Tensor Tape::grad(const Var& watched) const {
@@ -224,19 +240,27 @@ void Tape::push(const char* op, std::span<const Tensor> outputs, const Var* cons
                        first_output, static_cast<std::uint32_t>(outputs.size())});
 }
 
-void Tape::backward(const Var& loss, double seed) {
+void Tape::check_start(const Var& y) const {
   TAP_CHECK(!consumed_, "backward: the records of this tape were released by its first backward; rebuild the forward");
+  check_input("backward", 0, y);
+  TAP_CHECK(y.tracked(),
+            "backward: the loss is a constant; it depends on no Parameter and no watched Var of this tape");
+}
+
+void Tape::backward(const Var& loss, double seed) {
   TAP_CHECK(loss.numel() == 1, "backward: the loss must have one element, but its shape is ", loss.shape(),
             "; reduce it with sum() or mean()");
-  check_input("backward", 0, loss);
-  TAP_CHECK(loss.tracked(),
-            "backward: the loss is a constant; it depends on no Parameter and no watched Var of this tape");
+  check_start(loss);
+  backward(loss, full(loss.shape(), seed, loss.dtype(), loss.device()));
+}
+
+void Tape::backward(const Var& y, const Tensor& dy) {
+  check_start(y);
   consumed_ = true;
   const ThreadState before = thread_state;
-  thread_state.no_grad = true;  // a backward function that records needs a tape of its own
+  thread_state.mode = GradMode::off;  // a backward function that records needs a tape of its own
   try {
-    const Grad grad(&memory_.nodes[loss.node_].slot());
-    grad.pass(full(loss.shape(), seed, loss.dtype(), loss.device()));
+    Grad(&memory_.nodes[y.node_].slot()).pass(dy);
     run_records();
   } catch (...) {
     thread_state = before;
@@ -249,6 +273,7 @@ void Tape::backward(const Var& loss, double seed) {
 // On failure the gradients of the whole accumulation window count as never computed.
 void Tape::abandon() noexcept {
   memory_.drop_closures();
+  memory_.dys.clear();
   for (GradSlot& slot : memory_.scratch) slot = GradSlot{};
   for (Node& node : memory_.nodes) {
     node.own.set = false;
@@ -301,10 +326,9 @@ void finish_grads(TapeMemory& m, const Record& r) {
 
 void Tape::run_records() {
   TapeMemory& m = memory_;
-  constexpr std::uint32_t kMaxOutputs = 8;
   for (std::size_t i = m.records.size(); i-- > 0;) {
     Record& r = m.records[i];
-    Tensor dys[kMaxOutputs];
+    m.dys.resize(r.output_count);
     bool reached = false;
     try {
       for (std::uint32_t o = 0; o < r.output_count; ++o) {
@@ -312,18 +336,19 @@ void Tape::run_records() {
         if (!slot.set) continue;
         reached = true;
         slot.set = false;
-        dys[o] = std::move(slot.tensor);
-        if (!m.hooks.empty()) run_hooks(m, r.first_output + o, dys[o]);
+        m.dys[o] = std::move(slot.tensor);
+        if (!m.hooks.empty()) run_hooks(m, r.first_output + o, m.dys[o]);
       }
       if (reached) {
         prepare_grads(m, r);
-        r.run(r.closure, dys, m.grads);
+        r.run(r.closure, m.dys, m.grads);
         finish_grads(m, r);
       }
     } catch (const Error& e) {
       fail("backward of ", r.op, " (record ", i + 1, " of ", m.records.size(), "): ", e.what());
     }
     r.drop(std::exchange(r.closure, nullptr));  // frees what the record saved before the next one runs
+    m.dys.clear();
   }
   if (m.hooks.empty()) return;
   for (NodeId node = 1; node < m.nodes.size(); ++node) {
@@ -332,13 +357,25 @@ void Tape::run_records() {
   }
 }
 
-NoGrad::NoGrad() : outer_(std::exchange(thread_state.no_grad, true)) {}
-NoGrad::~NoGrad() { thread_state.no_grad = outer_; }
+NoGrad::NoGrad() : outer_(std::exchange(thread_state.mode, GradMode::off)) {}
+NoGrad::~NoGrad() { thread_state.mode = outer_; }
+
+detail::NoteParameters::NoteParameters()
+    : outer_mode_(std::exchange(thread_state.mode, GradMode::note_parameters)),
+      outer_any_(std::exchange(thread_state.noted, false)) {}
+detail::NoteParameters::~NoteParameters() {
+  thread_state.mode = outer_mode_;
+  thread_state.noted = outer_any_;
+}
+bool detail::NoteParameters::any() const { return thread_state.noted; }
 
 Var::Var(const Parameter& parameter) : value_(parameter.value()) {
   if (Tape* tape = Tape::current()) {
     node_ = tape->parameter_leaf(parameter.state());
     epoch_ = tape->epoch_;
+  } else if (thread_state.mode == GradMode::note_parameters) {
+    thread_state.innermost->parameter_leaf(parameter.state());
+    thread_state.noted = true;
   }
 }
 
@@ -348,10 +385,9 @@ void Saved::report_change() const {
 }
 
 void detail::record(const char* op, std::span<const Tensor> outputs, const Var* const* inputs, std::size_t input_count,
-                    Closure closure, Var* results) {
+                    Closure closure, Var* results, bool tracked) {
   Tape* tape = thread_state.innermost;
-  bool tracked = false;
-  if (!thread_state.no_grad) {
+  if (thread_state.mode == GradMode::record) {
     for (std::size_t i = 0; i < input_count; ++i) {
       if (!inputs[i]->tracked()) continue;
       tracked = true;

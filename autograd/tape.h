@@ -23,6 +23,10 @@ namespace tapestry {
 namespace detail {
 struct TapeMemory;
 class Closure;
+
+// What happens to ops and Parameters of this thread: ops are recorded; or nothing is, but the innermost tape learns
+// which Parameters are used; or nothing at all.
+enum class GradMode : std::uint8_t { record, note_parameters, off };
 }  // namespace detail
 
 // Scoped and thread-local: ops of this thread are recorded on the innermost living tape. With none alive nothing is
@@ -36,9 +40,14 @@ class Tape {
 
   // A leaf whose gradient grad() returns after backward.
   Var watch(Tensor value);
+  // For a backward function that computes something again on a tape of its own: a leaf whose gradient is gathered
+  // straight where `grad` points. A constant if `grad` is empty.
+  Var watch(Tensor value, Grad grad);
   // Computes d(loss)/d(leaf) * seed for every leaf; `loss` has one element. Parameters accumulate into their own
   // gradient. Releases every record right after it ran, so it can be called once.
   void backward(const Var& loss, double seed = 1);
+  // The same from a y of any shape, whose gradient is given.
+  void backward(const Var& y, const Tensor& dy);
   // The gradient of a watched Var; zeros where the loss does not depend on it.
   Tensor grad(const Var& watched) const;
   // Calls f once with the complete gradient of v, when backward has it. Not called if no gradient arrives.
@@ -57,12 +66,13 @@ class Tape {
 
  private:
   friend class Var;
+  void check_start(const Var& y) const;
   void run_records();
   void abandon() noexcept;
 
   detail::TapeMemory& memory_;
   Tape* outer_;
-  bool outer_no_grad_;
+  detail::GradMode outer_mode_;
   std::uint64_t epoch_;
   bool consumed_ = false;
 };
@@ -77,7 +87,7 @@ class NoGrad {
   NoGrad& operator=(const NoGrad&) = delete;
 
  private:
-  bool outer_;
+  detail::GradMode outer_;
 };
 
 // A value kept for the backward pass. Reading it throws if the storage was written after it was saved.
@@ -106,7 +116,7 @@ class Closure {
   void* object;
   std::size_t size, align;
   void (*move_to)(void* from, void* to) noexcept;
-  void (*run)(void* self, const Tensor* dys, std::span<const Grad> grads);
+  void (*run)(void* self, std::span<const Tensor> dys, std::span<const Grad> grads);
   void (*drop)(void* self) noexcept;
 };
 
@@ -125,15 +135,31 @@ Closure make_closure(Backward& backward, Call) {
           sizeof(Backward),
           alignof(Backward),
           [](void* from, void* to) noexcept { new (to) Backward(std::move(*static_cast<Backward*>(from))); },
-          [](void* self, const Tensor* dys, std::span<const Grad> grads) {
+          [](void* self, std::span<const Tensor> dys, std::span<const Grad> grads) {
             Call{}(*static_cast<Backward*>(self), dys, grads);
           },
           [](void* self) noexcept { static_cast<Backward*>(self)->~Backward(); }};
 }
 
-// Records if a tape is alive and at least one input is tracked; otherwise the results are constants.
+// Records if a tape is alive and at least one input is tracked, or `tracked` says that something else is; otherwise the
+// results are constants.
 void record(const char* op, std::span<const Tensor> outputs, const Var* const* inputs, std::size_t input_count,
-            Closure closure, Var* results);
+            Closure closure, Var* results, bool tracked = false);
+
+// While it lives, nothing is recorded as in NoGrad, but the current tape (there must be one) lists every Parameter
+// used.
+class NoteParameters {
+ public:
+  NoteParameters();
+  ~NoteParameters();
+  NoteParameters(const NoteParameters&) = delete;
+  NoteParameters& operator=(const NoteParameters&) = delete;
+  bool any() const;
+
+ private:
+  GradMode outer_mode_;
+  bool outer_any_;
+};
 
 }  // namespace detail
 
@@ -143,7 +169,7 @@ template <class Backward, std::same_as<Var>... Inputs>
 Var record(const char* op, const Tensor& y, Backward backward, const Inputs&... inputs) {
   static_assert(detail::TakesGrads<Backward, 1, sizeof...(Inputs)>,
                 "record: backward must take (const Tensor& dy) and one Grad for each input");
-  auto call = [](Backward& b, const Tensor* dys, std::span<const Grad> grads) {
+  auto call = [](Backward& b, std::span<const Tensor> dys, std::span<const Grad> grads) {
     [&]<std::size_t... I>(std::index_sequence<I...>) { b(dys[0], grads[I]...); }
     (std::index_sequence_for<Inputs...>{});
   };
@@ -159,7 +185,7 @@ std::array<Var, N> record(const char* op, const std::array<Tensor, N>& outputs, 
                           const Inputs&... inputs) {
   static_assert(detail::TakesGrads<Backward, N, sizeof...(Inputs)>,
                 "record: backward must take one const Tensor& for each output and one Grad for each input");
-  auto call = [](Backward& b, const Tensor* dys, std::span<const Grad> grads) {
+  auto call = [](Backward& b, std::span<const Tensor> dys, std::span<const Grad> grads) {
     [&]<std::size_t... O, std::size_t... I>(std::index_sequence<O...>, std::index_sequence<I...>) {
       b(dys[O]..., grads[I]...);
     }
@@ -171,12 +197,21 @@ std::array<Var, N> record(const char* op, const std::array<Tensor, N>& outputs, 
   return results;
 }
 
+// Any number of outputs, written to `results`: backward(std::span<const Tensor> dys, Grad).
+template <class Backward>
+requires std::invocable<Backward&, std::span<const Tensor>, Grad>
+void record(const char* op, std::span<const Tensor> outputs, Backward backward, const Var& input, Var* results) {
+  auto call = [](Backward& b, std::span<const Tensor> dys, std::span<const Grad> grads) { b(dys, grads[0]); };
+  const Var* in = &input;
+  detail::record(op, outputs, &in, 1, detail::make_closure(backward, call), results);
+}
+
 // Any number of inputs: backward(dy, std::span<const Grad>).
 template <class Backward>
 requires std::invocable<Backward&, const Tensor&, std::span<const Grad>> Var record(const char* op, const Tensor& y,
                                                                                     Backward backward,
                                                                                     std::span<const Var> inputs) {
-  auto call = [](Backward& b, const Tensor* dys, std::span<const Grad> grads) { b(dys[0], grads); };
+  auto call = [](Backward& b, std::span<const Tensor> dys, std::span<const Grad> grads) { b(dys[0], grads); };
   constexpr std::size_t kInline = 16;
   const Var* few[kInline];
   std::vector<const Var*> many(inputs.size() > kInline ? inputs.size() : 0);

@@ -35,6 +35,7 @@ class Grad {
     return slot_->tensor.mutable_data<T>();
   }
   Tensor& tensor() const { return slot_->tensor; }
+  GradSlot* slot() const { return slot_; }  // for a tape that gathers into it
 
   // Instead of claim(): the gradient is `dy` itself (equal shape and dtype). Shares the storage where it can; a later
   // write copies first.

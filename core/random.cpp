@@ -150,7 +150,7 @@ RandomScope::State& RandomScope::current() {
   static thread_local State state;
   return state;
 }
-RandomScope::RandomScope(std::uint64_t seed, std::uint64_t step) : outer_(current()) { current() = {seed, step, 0}; }
+RandomScope::RandomScope(const State& state) : outer_(std::exchange(current(), state)) {}
 RandomScope::~RandomScope() { current() = outer_; }
 
 RandomKey next_random_key() {

@@ -48,14 +48,14 @@ class Rng {
 // generator of its own that starts at (0, 0); manual_seed restarts it.
 class RandomScope {
  public:
-  RandomScope(std::uint64_t seed, std::uint64_t step);
-  ~RandomScope();
-  RandomScope(const RandomScope&) = delete;
-  RandomScope& operator=(const RandomScope&) = delete;
-
   struct State {
     std::uint64_t seed = 0, step = 0, calls = 0;
   };
+  RandomScope(std::uint64_t seed, std::uint64_t step) : RandomScope(State{seed, step, 0}) {}
+  explicit RandomScope(const State& state);  // draws what was drawn after current() was `state`
+  ~RandomScope();
+  RandomScope(const RandomScope&) = delete;
+  RandomScope& operator=(const RandomScope&) = delete;
   static State& current();
 
  private:

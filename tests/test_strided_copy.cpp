@@ -119,6 +119,17 @@ TEST_CASE("slices, steps, repeats and offsets") {
   check_layout<float>({5, {1, 70}}, {35, 40}, {9, {64, 1}}, 70 * 41, 64 * 36);
   // A layout that runs backwards.
   check_layout<float>({29, {-1}}, {30}, {0, {1}}, 30, 30);
+  check_layout<float>({0, {1}}, {30}, {29, {-1}}, 30, 30);
+  check_layout<float>({0, {40, 1}}, {5, 40}, {4 * 40, {-40, 1}}, 200, 200);
+  check_layout<float>({0, {40, 1}}, {5, 40}, {39, {40, -1}}, 200, 200);
+  check_layout<double>({0, {40, 1}}, {5, 40}, {199, {-40, -1}}, 200, 200);
+  // Backwards in the source or in the target, and transposed.
+  check_layout<float>({39 * 33, {1, -33}}, {33, 40}, {0, {40, 1}}, 1320, 1320);
+  check_layout<float>({0, {1, 33}}, {33, 40}, {32 * 40, {-40, 1}}, 1320, 1320);
+  check_layout<float>({32, {-1, 33}}, {33, 40}, {0, {40, 1}}, 1320, 1320);
+  check_layout<std::uint8_t>({39 * 33, {1, -33}}, {33, 40}, {32 * 40, {-40, 1}}, 1320, 1320);
+  // Every second element, backwards, of both.
+  check_layout<float>({58, {-2}}, {30}, {59, {-2}}, 60, 60);
 }
 
 TEST_CASE("F12 views offset by 1, 2 and 3 elements, odd lengths") {

@@ -6,7 +6,8 @@ namespace tapestry {
 
 namespace {
 
-Shape leading(const Shape& s) { return Shape(s.dims().first(s.dims().size() - 2)); }
+// The axes before the matrix; a vector has none.
+Shape leading(const Shape& s) { return Shape(s.dims().first(s.dims().size() < 2 ? 0 : s.dims().size() - 2)); }
 
 // Strides over the batch axes of y, in matrices; 0 where the operand broadcasts.
 void batch_strides(const Shape& own, const Shape& batch, std::int64_t* strides) {
@@ -17,16 +18,20 @@ void batch_strides(const Shape& own, const Shape& batch, std::int64_t* strides) 
 
 MatmulLayout plan(const Var& a, const Var& b, bool transpose_a, bool transpose_b) {
   const Shape &sa = a.shape(), &sb = b.shape();
-  TAP_CHECK(sa.rank() >= 2 && sb.rank() >= 2, "matmul: operands need rank 2 or more, not ", sa, " and ", sb,
-            "; reshape a vector to [1, n] or [n, 1]");
+  const bool vector_a = sa.rank() == 1, vector_b = sb.rank() == 1;
+  TAP_CHECK(sa.rank() >= 1 && sb.rank() >= 1, "matmul: operands need rank 1 or more, not ", sa, " and ", sb,
+            "; mul multiplies by a scalar");
+  TAP_CHECK(!(vector_a && transpose_a) && !(vector_b && transpose_b), "matmul: a vector cannot be transposed, given ",
+            sa, transpose_a ? " (transposed)" : "", " x ", sb, transpose_b ? " (transposed)" : "",
+            "; leave its flag out");
   TAP_CHECK(a.dtype() == b.dtype(), "matmul: operands must have one dtype, not ", a.dtype(), " and ", b.dtype());
   MatmulLayout l;
   l.transpose_a = transpose_a;
   l.transpose_b = transpose_b;
-  l.m = sa[transpose_a ? -1 : -2];
+  l.m = vector_a ? 1 : sa[transpose_a ? -1 : -2];
   l.k = sa[transpose_a ? -2 : -1];
-  l.n = sb[transpose_b ? -2 : -1];
-  const std::int64_t k = sb[transpose_b ? -1 : -2];
+  l.n = vector_b ? 1 : sb[transpose_b ? -2 : -1];
+  const std::int64_t k = vector_b ? sb[0] : sb[transpose_b ? -1 : -2];
   TAP_CHECK(l.k == k, "matmul: the inner extents must be equal, but ", sa, transpose_a ? " (transposed)" : "", " x ",
             sb, transpose_b ? " (transposed)" : "", " has ", l.k, " and ", k);
   l.batch = broadcast("matmul", leading(sa), leading(sb));
@@ -40,10 +45,10 @@ MatmulLayout plan(const Var& a, const Var& b, bool transpose_a, bool transpose_b
 Var matmul(const Var& a, const Var& b, bool transpose_a, bool transpose_b) {
   const MatmulLayout layout = plan(a, b, transpose_a, transpose_b);
   std::array<std::int64_t, Shape::kMaxRank> dims{};
-  const std::size_t rank = layout.batch.dims().size() + 2;
+  std::size_t rank = layout.batch.dims().size();
   std::copy(layout.batch.dims().begin(), layout.batch.dims().end(), dims.begin());
-  dims[rank - 2] = layout.m;
-  dims[rank - 1] = layout.n;
+  if (a.shape().rank() > 1) dims[rank++] = layout.m;
+  if (b.shape().rank() > 1) dims[rank++] = layout.n;
   Tensor y = empty(Shape(std::span<const std::int64_t>(dims.data(), rank)), a.dtype(), a.device());
   TAP_DISPATCH(matmul_forward, a.value(), b.value(), layout, y);
   return record(

@@ -1,38 +1,13 @@
 // Ops that only move elements: reshape is a view, the others are one strided copy.
 #include <algorithm>
 
-#include "autograd/ops.h"
-#include "core/kernels/strided_copy.h"
+#include "autograd/ops/strided.h"
+#include "core/kernels/pointwise.h"
+#include "core/kernels/strided_walk.h"
 
 namespace tapestry {
 
 namespace {
-
-StridedLayout packed(const Shape& shape) { return {0, shape.strides()}; }
-
-// The part [begin, ...) of `whole` along one axis, as elements of the whole tensor.
-StridedLayout part_of(const Shape& whole, int axis, std::int64_t begin) {
-  StridedLayout layout = packed(whole);
-  layout.offset = begin * layout.strides[axis];
-  return layout;
-}
-
-// dx over `shape` gets dy, which lies as `from` within its own tensor; every element of dx is covered.
-void copy_to_grad(const Tensor& dy, const StridedLayout& from, Grad dx) {
-  const StridedLayout to = packed(dx.shape());
-  if (dx.claim()) {
-    TAP_DISPATCH(strided_add, dy, from, dx.shape(), to, dx.tensor());
-  } else {
-    TAP_DISPATCH(strided_copy, dy, from, dx.shape(), to, dx.tensor());
-  }
-}
-
-// The part of dx that `to` covers gets dy, the rest gets zeros.
-void copy_into_part(const Tensor& dy, const StridedLayout& to, Grad dx) {
-  const StridedLayout from = packed(dy.shape());
-  if (!dx.claim()) dx.tensor().fill(0);
-  TAP_DISPATCH(strided_add, dy, from, dy.shape(), to, dx.tensor());
-}
 
 // One extent of -1 stands for what is left over.
 Shape resolve(const Shape& from, std::span<const std::int64_t> dims) {
@@ -90,7 +65,7 @@ Var permute(const Var& x, Axes order) {
   for (int i = 0; i < s.rank(); ++i) back.strides[order[i]] = y_strides[i];
   TAP_DISPATCH(strided_copy, x.value(), moved, y.shape(), packed(y.shape()), y);
   return record(
-      "permute", y, [back](const Tensor& dy, Grad dx) { copy_to_grad(dy, back, dx); }, x);
+      "permute", y, [back](const Tensor& dy, Grad dx) { copy_to_grad(dy, back, dx.shape(), dx); }, x);
 }
 
 Var transpose(const Var& x, int axis_a, int axis_b) {
@@ -100,70 +75,85 @@ Var transpose(const Var& x, int axis_a, int axis_b) {
   return permute(x, order);
 }
 
-Var slice(const Var& x, int axis, std::int64_t begin, std::int64_t end) {
-  const int a = x.shape().axis("slice", axis);
-  TAP_CHECK(0 <= begin && begin <= end && end <= x.shape()[a], "slice: [", begin, ", ", end,
-            ") is not a range of axis ", axis, " of ", x.shape());
-  Tensor y = empty(x.shape().with(a, end - begin), x.dtype(), x.device());
-  const StridedLayout part = part_of(x.shape(), a, begin);
+Var slice(const Var& x, int axis, std::int64_t begin, std::int64_t end, std::int64_t step) {
+  const Shape& s = x.shape();
+  const int a = s.axis("slice", axis);
+  TAP_CHECK(step != 0, "slice: the step must not be 0; 1 takes every element, -1 every element from the back");
+  TAP_CHECK(step > 0 ? 0 <= begin && begin <= end && end <= s[a]
+            : -1 <= end && end <= begin &&
+                    begin<s[a], "slice: from ", begin, " to ", end, " in steps of ", step, " is not a range of axis ",
+                          axis, " of ", s, step> 0
+                ? ""
+                : "; with a negative step begin is the last element and end, which may be -1, lies before it");
+  const std::int64_t count = step > 0 ? (end - begin + step - 1) / step : (begin - end - step - 1) / -step;
+  StridedLayout part = packed(s);
+  if (count > 0) part.offset = begin * part.strides[a];
+  part.strides[a] *= step;
+  Tensor y = empty(s.with(a, count), x.dtype(), x.device());
   TAP_DISPATCH(strided_copy, x.value(), part, y.shape(), packed(y.shape()), y);
   return record(
       "slice", y, [part](const Tensor& dy, Grad dx) { copy_into_part(dy, part, dx); }, x);
 }
 
-Var concat(std::span<const Var> parts, int axis) {
-  TAP_CHECK(!parts.empty(), "concat: needs at least one part");
-  const Var& first = parts[0];
-  const int a = first.shape().axis("concat", axis);
-  std::int64_t length = 0;
-  for (const Var& part : parts) {
-    TAP_CHECK(part.dtype() == first.dtype() && part.shape().rank() == first.shape().rank() &&
-                  part.shape().with(a, 0) == first.shape().with(a, 0),
-              "concat: parts must agree in dtype and in every axis but ", axis, ", not ", first.dtype(), " ",
-              first.shape(), " and ", part.dtype(), " ", part.shape());
-    length += part.shape()[a];
+Var flip(const Var& x, Axes axes) {
+  const Shape& s = x.shape();
+  StridedLayout backwards = packed(s);
+  for (int axis : axes) {
+    const int a = s.axis("flip", axis);
+    TAP_CHECK(backwards.strides[a] >= 0, "flip: axis ", axis, " is named twice");
+    backwards.offset += (s[a] - 1) * backwards.strides[a];
+    backwards.strides[a] *= -1;
   }
-  Tensor y = empty(first.shape().with(a, length), first.dtype(), first.device());
-  Tensor starts = empty({static_cast<std::int64_t>(parts.size())}, DType::i64);
-  std::int64_t* start = starts.mutable_data<std::int64_t>();
-  std::int64_t at = 0;
-  for (const Var& part : parts) {
-    *start++ = at;
-    TAP_DISPATCH(strided_copy, part.value(), packed(part.shape()), part.shape(), part_of(y.shape(), a, at), y);
-    at += part.shape()[a];
-  }
+  Tensor y = empty_like(x.value());
+  TAP_DISPATCH(strided_copy, x.value(), backwards, s, packed(s), y);
   return record(
-      "concat", y,
-      [a, starts](const Tensor& dy, std::span<const Grad> grads) {
-        for (std::size_t i = 0; i < grads.size(); ++i)
-          if (grads[i]) copy_to_grad(dy, part_of(dy.shape(), a, starts.data<std::int64_t>()[i]), grads[i]);
-      },
-      parts);
+      "flip", y, [backwards](const Tensor& dy, Grad dx) { copy_to_grad(dy, backwards, dx.shape(), dx); }, x);
 }
 
-std::array<Var, 2> split(const Var& x, int axis, std::int64_t at) {
-  const int a = x.shape().axis("split", axis);
-  TAP_CHECK(0 <= at && at <= x.shape()[a], "split: ", at, " is not a position on axis ", axis, " of ", x.shape());
-  const StridedLayout parts[2] = {part_of(x.shape(), a, 0), part_of(x.shape(), a, at)};
-  std::array<Tensor, 2> ys = {empty(x.shape().with(a, at), x.dtype(), x.device()),
-                              empty(x.shape().with(a, x.shape()[a] - at), x.dtype(), x.device())};
-  for (int i = 0; i < 2; ++i)
-    TAP_DISPATCH(strided_copy, x.value(), parts[i], ys[i].shape(), packed(ys[i].shape()), ys[i]);
+Var expand(const Var& x, const Shape& shape) {
+  const Shape& s = x.shape();
+  bool fits = s.rank() <= shape.rank();
+  for (int i = 1; fits && i <= s.rank(); ++i) fits = s[-i] == shape[-i] || s[-i] == 1;
+  TAP_CHECK(fits, "expand: ", s, " does not broadcast to ", shape,
+            "; aligned at the last axis, every extent must be equal or 1");
+  Tensor y = empty(shape, x.dtype(), x.device());
+  TAP_DISPATCH(strided_copy, x.value(), (StridedLayout{0, broadcast_strides(s, shape)}), shape, packed(shape), y);
   return record(
-      "split", ys,
-      [first = parts[0], second = parts[1]](const Tensor& dy0, const Tensor& dy1, Grad dx) {
-        const bool add = dx.claim();
-        if (!add && !(dy0 && dy1)) dx.tensor().fill(0);
-        const auto put = [&](const Tensor& dy, const StridedLayout& to) {
-          if (!dy) return;
-          const StridedLayout from = packed(dy.shape());
-          if (add)
-            TAP_DISPATCH(strided_add, dy, from, dy.shape(), to, dx.tensor());
-          else
-            TAP_DISPATCH(strided_copy, dy, from, dy.shape(), to, dx.tensor());
-        };
-        put(dy0, first);
-        put(dy1, second);
+      "expand", y,
+      [s](const Tensor& dy, Grad dx) {  // dx is what add gives an operand that it broadcast
+        TAP_DISPATCH(add_backward, dy, Tensor(), Tensor(), s, dy.shape(), dx, Grad());
+      },
+      x);
+}
+
+Var pad(const Var& x, int axis, std::int64_t before, std::int64_t after, double value) {
+  const Shape& s = x.shape();
+  const int a = s.axis("pad", axis);
+  TAP_CHECK(before >= 0 && after >= 0, "pad: before and after must not be negative, but are ", before, " and ", after,
+            "; slice makes an axis shorter");
+  Tensor y = full(s.with(a, before + s[a] + after), value, x.dtype(), x.device());
+  StridedLayout part = packed(y.shape());
+  part.offset = before * part.strides[a];
+  TAP_DISPATCH(strided_copy, x.value(), packed(s), s, part, y);
+  return record(
+      "pad", y, [part](const Tensor& dy, Grad dx) { copy_to_grad(dy, part, dx.shape(), dx); }, x);
+}
+
+Var repeat_interleave(const Var& x, std::int64_t repeats, int axis) {
+  const Shape& s = x.shape();
+  const int a = s.axis("repeat_interleave", axis);
+  TAP_CHECK(repeats >= 0, "repeat_interleave: the number of repeats must not be negative, but is ", repeats);
+  const Shape blocks{extent_before(s, a + 1), extent_from(s, a + 1)};  // each block appears `repeats` times
+  const Shape repeated{blocks[0], repeats, blocks[1]};
+  Tensor y = empty(s.with(a, s[a] * repeats), x.dtype(), x.device());
+  TAP_DISPATCH(strided_copy, x.value(), (StridedLayout{0, {blocks[1], 0, 1}}), repeated, packed(repeated), y);
+  return record(
+      "repeat_interleave", y,
+      [blocks, repeats](const Tensor& dy, Grad dx) {
+        bool add = dx.claim();
+        if (!add && repeats == 0) dx.tensor().fill(0);
+        for (std::int64_t i = 0; i < repeats; ++i, add = true)
+          strided_put(add, dy, {i * blocks[1], {repeats * blocks[1], 1}}, blocks, packed(blocks), dx.tensor());
       },
       x);
 }

@@ -1,9 +1,10 @@
-// Copies between strided layouts. Axes are put in the order of the target's strides, so writes run forward, and merged.
+// Copies between strided layouts. Axes are put in the order of the target's strides, by size, and merged.
 // If then the innermost axis is contiguous in the target but another one in the source, the two are transposed in
 // square blocks of vector registers; everything else goes row by row. Work is split over target elements only.
 #include "core/kernels/strided_copy.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "core/kernels/simd.h"
 #include "core/kernels/strided_walk.h"
@@ -40,7 +41,7 @@ StridedWalk<2> target_order(const Shape& shape, const Strides& from, const Strid
   std::array<int, Shape::kMaxRank> order{};
   for (int axis = 0; axis < shape.rank(); ++axis) {
     int at = axis;  // insertion sort, stable
-    for (; at > 0 && to[order[at - 1]] < to[axis]; --at) order[at] = order[at - 1];
+    for (; at > 0 && std::abs(to[order[at - 1]]) < std::abs(to[axis]); --at) order[at] = order[at - 1];
     order[at] = axis;
   }
   return ordered_walk(shape.dims(), from, to, std::span(order.data(), shape.rank()));

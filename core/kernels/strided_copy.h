@@ -1,11 +1,12 @@
-// One copy between two strided layouts: permute, slice, concat, split and expand are this kernel.
+// One copy between two strided layouts: permute, slice, flip, concat, split and expand are this kernel.
 #pragma once
 
 #include "core/kernels/kernel.h"
 
 namespace tapestry {
 
-// Element (i0, i1, ...) of `shape` lies at offset + sum(i * stride), in elements. Stride 0 repeats a source element.
+// Element (i0, i1, ...) of `shape` lies at offset + sum(i * stride), in elements. Stride 0 repeats a source element,
+// a negative one runs backwards.
 struct StridedLayout {
   std::int64_t offset = 0;
   std::array<std::int64_t, Shape::kMaxRank> strides{};

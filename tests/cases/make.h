@@ -9,6 +9,7 @@ namespace tapestry {
 std::vector<Case> pointwise_cases();
 std::vector<Case> reduction_cases();
 std::vector<Case> shape_cases();
+std::vector<Case> indexing_cases();
 std::vector<Case> product_cases();
 std::vector<Case> row_cases();
 std::vector<Case> loss_cases();

@@ -48,6 +48,16 @@ std::vector<Case> product_cases() {
   add_matmul(cases, {5, 67, 33}, {33, 129});
   add_matmul(cases, {0, 3}, {3, 2});
   add_matmul(cases, {2, 0}, {0, 3});
+  for (const std::int64_t k : {0, 1, 31, 129}) add_matmul(cases, {k}, {k});
+  add_matmul(cases, {5}, {5, 3});
+  add_matmul(cases, {3, 5}, {5});
+  add_matmul(cases, {5}, {3, 5}, false, true);
+  add_matmul(cases, {5, 3}, {5}, true, false);
+  add_matmul(cases, {33}, {2, 3, 33, 5});
+  add_matmul(cases, {2, 3, 5, 33}, {33});
+  add_matmul(cases, {0, 3}, {3});
+  add_matmul(cases, {67, 129}, {129});
+  add_matmul(cases, {129}, {129, 67});
   for (const bool bias : {false, true}) {
     add_linear(cases, {1, 1}, 1, bias);
     add_linear(cases, {5}, 3, bias);
