@@ -32,6 +32,8 @@ class Slices {
     std::int64_t first, count, offset;
   };
   std::int64_t width() const { return width_; }
+  // From one gathered row to the next. Rows a multiple of 4 KiB apart would compete for the same cache lines.
+  std::int64_t pitch() const { return length() + kNeighbours; }
   std::int64_t blocks() const { return results_.rows() * blocks_per_row_; }
   Block block(std::int64_t i) const {
     const std::int64_t column = i % blocks_per_row_ * width_;
@@ -49,15 +51,15 @@ class Slices {
   }
   template <class T>
   void gather(const T* from, std::int64_t count, T* rows) const {
-    for_each_term([=, n = length()](std::int64_t position, std::int64_t offset) {
-      for (std::int64_t c = 0; c < count; ++c) rows[c * n + position] = from[offset + c];
+    for_each_term([=, step = pitch()](std::int64_t position, std::int64_t offset) {
+      for (std::int64_t c = 0; c < count; ++c) rows[c * step + position] = from[offset + c];
     });
   }
   template <class T>
   void scatter(const T* rows, std::int64_t count, T* to, bool add) const {
-    for_each_term([=, n = length()](std::int64_t position, std::int64_t offset) {
+    for_each_term([=, step = pitch()](std::int64_t position, std::int64_t offset) {
       for (std::int64_t c = 0; c < count; ++c) {
-        const T value = rows[c * n + position];
+        const T value = rows[c * step + position];
         to[offset + c] = add ? to[offset + c] + value : value;
       }
     });
@@ -89,9 +91,8 @@ class Slices {
 // f(result, row) for every slice of x.
 template <class T, class F>
 void for_each_slice(const Slices& s, const T* x, F f) {
-  const std::int64_t n = s.length();
-  parallel_for(s.blocks(), grain_for(n * s.width()), [&](std::int64_t begin, std::int64_t end) {
-    Tensor gathered = s.contiguous() ? Tensor() : workspace({s.width(), n}, dtype_of<T>);
+  parallel_for(s.blocks(), grain_for(s.length() * s.width()), [&](std::int64_t begin, std::int64_t end) {
+    Tensor gathered = s.contiguous() ? Tensor() : workspace({s.width(), s.pitch()}, dtype_of<T>);
     T* buffer = gathered ? gathered.mutable_data<T>() : nullptr;
     for (std::int64_t i = begin; i < end; ++i) {
       const Slices::Block block = s.block(i);
@@ -100,7 +101,7 @@ void for_each_slice(const Slices& s, const T* x, F f) {
         s.gather(rows, block.count, buffer);
         rows = buffer;
       }
-      for (std::int64_t c = 0; c < block.count; ++c) f(block.first + c, rows + c * n);
+      for (std::int64_t c = 0; c < block.count; ++c) f(block.first + c, rows + c * s.pitch());
     }
   });
 }
@@ -108,14 +109,13 @@ void for_each_slice(const Slices& s, const T* x, F f) {
 // f(result, row) turns a copy of each slice of x into what is written or added to the same slice of y.
 template <class T, class F>
 void map_slices(const Slices& s, const T* x, T* y, bool add, F f) {
-  const std::int64_t n = s.length();
-  parallel_for(s.blocks(), grain_for(n * s.width()), [&](std::int64_t begin, std::int64_t end) {
-    Tensor gathered = workspace({s.width(), n}, dtype_of<T>);
+  parallel_for(s.blocks(), grain_for(s.length() * s.width()), [&](std::int64_t begin, std::int64_t end) {
+    Tensor gathered = workspace({s.width(), s.pitch()}, dtype_of<T>);
     T* rows = gathered.mutable_data<T>();
     for (std::int64_t i = begin; i < end; ++i) {
       const Slices::Block block = s.block(i);
       s.gather(x + block.offset, block.count, rows);
-      for (std::int64_t c = 0; c < block.count; ++c) f(block.first + c, rows + c * n);
+      for (std::int64_t c = 0; c < block.count; ++c) f(block.first + c, rows + c * s.pitch());
       s.scatter(rows, block.count, y + block.offset, add);
     }
   });
