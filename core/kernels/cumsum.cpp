@@ -15,15 +15,22 @@ void running_sum(const T* x, const Shape& shape, int axis, bool upwards, T* y, b
   const std::int64_t n = shape[axis], inner = shape.strides()[axis], outer = shape.numel() / (n * inner);
   const std::int64_t tiles = (inner + kColumns - 1) / kColumns;
   parallel_rows(outer * tiles, n * std::min(inner, kColumns), [=](std::int64_t item) {
-    const std::int64_t column = item % tiles * kColumns, width = std::min(kColumns, inner - column);
-    double sums[kColumns] = {};
-    for (std::int64_t i = 0; i < n; ++i) {
-      const std::int64_t at = (item / tiles * n + (upwards ? n - 1 - i : i)) * inner + column;
-      for (std::int64_t c = 0; c < width; ++c) {
-        sums[c] += x[at + c];
-        y[at + c] = add ? y[at + c] + static_cast<T>(sums[c]) : static_cast<T>(sums[c]);
+    const std::int64_t column = item % tiles * kColumns;
+    const auto run = [=](auto width) {
+      double sums[kColumns] = {};
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t at = (item / tiles * n + (upwards ? n - 1 - i : i)) * inner + column;
+        for (std::int64_t c = 0; c < width; ++c) {
+          sums[c] += x[at + c];
+          y[at + c] = add ? y[at + c] + static_cast<T>(sums[c]) : static_cast<T>(sums[c]);
+        }
       }
-    }
+    };
+    // A width that the compiler knows keeps a single sum in a register.
+    if (inner == 1)
+      run(std::integral_constant<std::int64_t, 1>{});
+    else
+      run(std::min(kColumns, inner - column));
   });
 }
 
