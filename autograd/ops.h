@@ -77,6 +77,20 @@ inline Var operator-(const Var& x) { return neg(x); }
 // ---- reductions over any set of axes (negative counts from the end; none given means all)
 Var sum(const Var& x, Axes axes = {}, bool keepdim = false);   // over nothing: 0
 Var mean(const Var& x, Axes axes = {}, bool keepdim = false);  // over nothing: throws
+// The largest and the smallest element; NaN if there is one. The gradient goes to the first of equal ones in row-major
+// order, and is NaN at the first NaN. Over nothing: throws. Where they are: argmax and argmin in core/order.h.
+Var max(const Var& x, Axes axes = {}, bool keepdim = false);
+Var min(const Var& x, Axes axes = {}, bool keepdim = false);
+Var prod(const Var& x, Axes axes = {}, bool keepdim = false);  // over nothing: 1; no division, so zeros are fine
+// sum((x - mean)^2) / (n - correction) over the n elements of each result, in two passes, and its root (the gradient of
+// which is 0 where it is 0, a subgradient). correction 1: unbiased, 0: biased. n <= correction throws.
+Var var(const Var& x, Axes axes = {}, bool keepdim = false, double correction = 1);
+Var stddev(const Var& x, Axes axes = {}, bool keepdim = false, double correction = 1);
+// sqrt(sum(x^2)), without overflow on the way; the gradient at 0 is 0, a subgradient. Over nothing: 0.
+Var norm(const Var& x, Axes axes = {}, bool keepdim = false);
+// log(sum(exp(x))). -inf only, or nothing: -inf and gradient 0; with +inf: inf, and the gradient at +inf is NaN.
+Var logsumexp(const Var& x, Axes axes = {}, bool keepdim = false);
+Var cumsum(const Var& x, int axis);  // y[i] = x[0] + ... + x[i] along one axis
 
 // ---- shape
 Var reshape(const Var& x, const Shape& shape);                           // a view

@@ -66,4 +66,21 @@ Shape broadcast(std::string_view op, const Shape& a, const Shape& b) {
   return Shape(std::span<const std::int64_t>(dims.data(), static_cast<std::size_t>(rank)));
 }
 
+ReducedShape reduce_shape(std::string_view op, const Shape& shape, const Axes& axes, bool keepdim) {
+  std::array<bool, Shape::kMaxRank> reduced{};
+  for (int axis : axes) {
+    bool& flag = reduced[shape.axis(op, axis)];
+    TAP_CHECK(!flag, op, ": axis ", axis, " is given twice");
+    flag = true;
+  }
+  if (axes.size() == 0) reduced.fill(true);
+  std::array<std::int64_t, Shape::kMaxRank> kept{}, result{};
+  std::size_t rank = 0;
+  for (int i = 0; i < shape.rank(); ++i) {
+    kept[i] = reduced[i] ? 1 : shape[i];
+    if (!reduced[i] || keepdim) result[rank++] = kept[i];
+  }
+  return {Shape(std::span(kept.data(), static_cast<std::size_t>(shape.rank()))), Shape(std::span(result.data(), rank))};
+}
+
 }  // namespace tapestry

@@ -69,4 +69,11 @@ class Axes {
 // The NumPy broadcast of two shapes; throws and names `op` where they do not fit.
 Shape broadcast(std::string_view op, const Shape& a, const Shape& b);
 
+// What a reduction of `shape` over `axes` (none given means all) leaves; throws and names `op` for an axis that is out
+// of range or given twice.
+struct ReducedShape {
+  Shape kept, result;  // with the reduced axes as 1, and as the caller sees it
+};
+ReducedShape reduce_shape(std::string_view op, const Shape& shape, const Axes& axes, bool keepdim);
+
 }  // namespace tapestry

@@ -1,50 +1,125 @@
 #include "core/kernels/reduce.h"
 
 #include "autograd/ops.h"
+#include "core/kernels/cumsum.h"
+#include "core/kernels/extremum.h"
+#include "core/kernels/logsumexp.h"
+#include "core/kernels/norm.h"
+#include "core/kernels/prod.h"
+#include "core/kernels/variance.h"
 
 namespace tapestry {
 
 namespace {
 
-struct Reduction {
-  Shape kept, result;  // with the reduced axes as 1, and as the caller sees it
-};
-
-Reduction plan(const char* op, const Shape& shape, const Axes& axes, bool keepdim) {
-  std::array<bool, Shape::kMaxRank> reduced{};
-  for (int axis : axes) {
-    bool& flag = reduced[shape.axis(op, axis)];
-    TAP_CHECK(!flag, op, ": axis ", axis, " is given twice");
-    flag = true;
-  }
-  if (axes.size() == 0) reduced.fill(true);
-  std::array<std::int64_t, Shape::kMaxRank> kept{}, result{};
-  std::size_t rank = 0;
-  for (int i = 0; i < shape.rank(); ++i) {
-    kept[i] = reduced[i] ? 1 : shape[i];
-    if (!reduced[i] || keepdim) result[rank++] = kept[i];
-  }
-  return {Shape(std::span(kept.data(), static_cast<std::size_t>(shape.rank()))), Shape(std::span(result.data(), rank))};
+// For what has no value over nothing.
+ReducedShape reduce_some(const char* op, const Var& x, const Axes& axes, bool keepdim) {
+  const ReducedShape r = reduce_shape(op, x.shape(), axes, keepdim);
+  TAP_CHECK(x.numel() > 0 || r.kept.numel() == 0, op, ": needs at least one element for each result, x is ", x.shape());
+  return r;
 }
 
-Var scaled_sum(const char* op, const Var& x, const Reduction& r, double scale) {
+// Elements behind each result; 0 where there are no results.
+std::int64_t slice_length(const Var& x, const Shape& kept) { return kept.numel() ? x.numel() / kept.numel() : 0; }
+
+Var scaled_sum(const char* op, const Var& x, const ReducedShape& r, double scale) {
   Tensor y = empty(r.result, x.dtype(), x.device());
   TAP_DISPATCH(sum_forward, x.value(), r.kept, scale, y);
   return record(
       op, y, [kept = r.kept, scale](const Tensor& dy, Grad dx) { TAP_DISPATCH(sum_backward, dy, kept, scale, dx); }, x);
 }
 
+Var extremum(const char* op, const Var& x, const Axes& axes, bool keepdim, bool largest) {
+  const ReducedShape r = reduce_some(op, x, axes, keepdim);
+  Tensor y = empty(r.result, x.dtype(), x.device()), position = empty(r.result, DType::i64, x.device());
+  TAP_DISPATCH(extremum_forward, x.value(), r.kept, largest, y, position);
+  return record(
+      op, y,
+      [y = save(y), position, kept = r.kept](const Tensor& dy, Grad dx) {
+        TAP_DISPATCH(extremum_backward, dy, y(), position, kept, dx);
+      },
+      x);
+}
+
+Var spread(const char* op, const Var& x, const Axes& axes, bool keepdim, double correction, bool root) {
+  const ReducedShape r = reduce_some(op, x, axes, keepdim);
+  const std::int64_t n = slice_length(x, r.kept);
+  TAP_CHECK(r.kept.numel() == 0 || static_cast<double>(n) > correction, op,
+            ": needs more elements than the correction ", correction, ", but x ", x.shape(), " has ", n,
+            " for each result; give correction = 0 for the biased form");
+  Tensor y = empty(r.result, x.dtype(), x.device());
+  Tensor mean = empty(r.result, accumulate_dtype(x.dtype()), x.device());
+  TAP_DISPATCH(variance_forward, x.value(), r.kept, correction, root, y, mean);
+  return record(
+      op, y,
+      [x = save(x), mean, y = save(root ? y : Tensor()), kept = r.kept, correction](const Tensor& dy, Grad dx) {
+        TAP_DISPATCH(variance_backward, dy, x(), mean, y(), kept, correction, dx);
+      },
+      x);
+}
+
 }  // namespace
 
 Var sum(const Var& x, Axes axes, bool keepdim) {
-  return scaled_sum("sum", x, plan("sum", x.shape(), axes, keepdim), 1);
+  return scaled_sum("sum", x, reduce_shape("sum", x.shape(), axes, keepdim), 1);
 }
 
 Var mean(const Var& x, Axes axes, bool keepdim) {
-  const Reduction r = plan("mean", x.shape(), axes, keepdim);
-  TAP_CHECK(x.numel() > 0 || r.kept.numel() == 0, "mean: needs at least one element to average, x is ", x.shape());
-  const double count = r.kept.numel() ? static_cast<double>(x.numel() / r.kept.numel()) : 1;
-  return scaled_sum("mean", x, r, 1 / count);
+  const ReducedShape r = reduce_some("mean", x, axes, keepdim);
+  const std::int64_t n = slice_length(x, r.kept);
+  return scaled_sum("mean", x, r, n ? 1 / static_cast<double>(n) : 1);
+}
+
+Var max(const Var& x, Axes axes, bool keepdim) { return extremum("max", x, axes, keepdim, true); }
+Var min(const Var& x, Axes axes, bool keepdim) { return extremum("min", x, axes, keepdim, false); }
+
+Var prod(const Var& x, Axes axes, bool keepdim) {
+  const ReducedShape r = reduce_shape("prod", x.shape(), axes, keepdim);
+  Tensor y = empty(r.result, x.dtype(), x.device());
+  TAP_DISPATCH(prod_forward, x.value(), r.kept, y);
+  return record(
+      "prod", y,
+      [x = save(x), kept = r.kept](const Tensor& dy, Grad dx) { TAP_DISPATCH(prod_backward, dy, x(), kept, dx); }, x);
+}
+
+Var var(const Var& x, Axes axes, bool keepdim, double correction) {
+  return spread("var", x, axes, keepdim, correction, false);
+}
+Var stddev(const Var& x, Axes axes, bool keepdim, double correction) {
+  return spread("stddev", x, axes, keepdim, correction, true);
+}
+
+Var norm(const Var& x, Axes axes, bool keepdim) {
+  const ReducedShape r = reduce_shape("norm", x.shape(), axes, keepdim);
+  Tensor y = empty(r.result, x.dtype(), x.device());
+  TAP_DISPATCH(norm_forward, x.value(), r.kept, y);
+  return record(
+      "norm", y,
+      [x = save(x), y = save(y), kept = r.kept](const Tensor& dy, Grad dx) {
+        TAP_DISPATCH(norm_backward, dy, x(), y(), kept, dx);
+      },
+      x);
+}
+
+Var logsumexp(const Var& x, Axes axes, bool keepdim) {
+  const ReducedShape r = reduce_shape("logsumexp", x.shape(), axes, keepdim);
+  Tensor y = empty(r.result, x.dtype(), x.device());
+  Tensor shift = empty(r.result, accumulate_dtype(x.dtype()), x.device()), factor = empty_like(shift);
+  TAP_DISPATCH(logsumexp_forward, x.value(), r.kept, y, shift, factor);
+  return record(
+      "logsumexp", y,
+      [x = save(x), shift, factor, kept = r.kept](const Tensor& dy, Grad dx) {
+        TAP_DISPATCH(logsumexp_backward, dy, x(), shift, factor, kept, dx);
+      },
+      x);
+}
+
+Var cumsum(const Var& x, int axis) {
+  axis = x.shape().axis("cumsum", axis);
+  Tensor y = empty_like(x.value());
+  TAP_DISPATCH(cumsum_forward, x.value(), axis, y);
+  return record(
+      "cumsum", y, [axis](const Tensor& dy, Grad dx) { TAP_DISPATCH(cumsum_backward, dy, axis, dx); }, x);
 }
 
 }  // namespace tapestry
