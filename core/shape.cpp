@@ -66,4 +66,15 @@ Shape broadcast(std::string_view op, const Shape& a, const Shape& b) {
   return Shape(std::span<const std::int64_t>(dims.data(), static_cast<std::size_t>(rank)));
 }
 
+std::string divisors(std::int64_t n) {
+  std::string text;
+  int shown = 0;
+  for (std::int64_t d = 1; d <= n; ++d) {
+    if (n % d != 0) continue;
+    if (shown++ == 5) return text + ", ...";
+    text += text_of(d == 1 ? "" : ", ", d);
+  }
+  return text;
+}
+
 }  // namespace tapestry

@@ -11,6 +11,7 @@ std::vector<Case> reduction_cases();
 std::vector<Case> shape_cases();
 std::vector<Case> product_cases();
 std::vector<Case> row_cases();
+std::vector<Case> norm_cases();
 std::vector<Case> attention_cases();
 std::vector<Case> layer_cases();
 
