@@ -336,6 +336,7 @@ NoGrad::NoGrad() : outer_(std::exchange(thread_state.no_grad, true)) {}
 NoGrad::~NoGrad() { thread_state.no_grad = outer_; }
 
 Var::Var(const Parameter& parameter) : value_(parameter.value()) {
+  if (!parameter.trainable()) return;
   if (Tape* tape = Tape::current()) {
     node_ = tape->parameter_leaf(parameter.state());
     epoch_ = tape->epoch_;
