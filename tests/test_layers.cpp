@@ -11,6 +11,7 @@
 #include "layers/recurrent.h"
 #include "layers/rmsnorm.h"
 #include "layers/sequential.h"
+#include "tests/allocation_counter.h"
 #include "tests/compare.h"
 
 using namespace tapestry;
@@ -143,6 +144,31 @@ TEST_CASE("every parameter of norms, gated layers, containers and cells gets a g
       LstmCell lstm(config, rng);
       check_all_gradients(lstm, [&] { return lstm(x, {h, h}).h; });
     }
+  }
+}
+
+TEST_CASE("norms, containers and cells allocate nothing on the heap from the third pass on") {
+  Rng rng(6);
+  Sequential net{Linear(8, 6, rng),
+                 BatchNorm1d(6),
+                 ActivationLayer(Activation::tanh),
+                 LayerNorm(6, LayerNormForm::std_plus_eps),
+                 GroupNorm(2, 6),
+                 Residual(GatedMlp({.width = 6, .hidden = 5}, rng)),
+                 RMSNorm(6)};
+  const CellConfig config{.in = 6, .hidden = 4, .norm = true};
+  const GruCell gru(config, rng);
+  const LstmCell lstm(config, rng);
+  const Var x = random_normal({3, 8}, 1), h = random_normal({3, 4}, 2);
+  for (int pass = 0; pass < 5; ++pass) {
+    const std::int64_t before = heap_allocations;
+    {
+      Tape tape;
+      const Var y = net(x);
+      const LstmCell::State next = lstm(y, {gru(y, h), h});
+      tape.backward(sum(next.h + next.c));
+    }
+    if (pass >= 2) CHECK(heap_allocations - before == 0);
   }
 }
 
