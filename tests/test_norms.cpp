@@ -75,6 +75,26 @@ TEST_CASE("N01 batchnorm and groupnorm with a large mean") {
   check_close(GroupNorm(1, 1)(x.reshape({1, 1, 4})).value(), right, 1e-6);
 }
 
+TEST_CASE("N01 backward of batchnorm and groupnorm with a large mean") {
+  const auto gradients = [](auto layer, const Tensor& input) {
+    convert(layer, input.dtype());
+    Tape tape;
+    const Var x = tape.watch(input);
+    tape.backward(sum(layer(x) * Var(random_normal(input.shape(), DType::f32, 3).to(input.dtype()))));
+    return std::vector{tape.grad(x), layer.weight.grad(), layer.bias.grad()};
+  };
+  for (const Shape& s : {Shape{9, 4}, Shape{3, 4, 17}}) {
+    Tensor x = random_normal(s, DType::f32, 1);
+    for (std::int64_t i = 0; i < x.numel(); ++i) x.mutable_data<float>()[i] = 3000 + 0.01f * x.data<float>()[i];
+    const auto check = [&](auto make) {
+      const auto got = gradients(make(), x), right = gradients(make(), x.to(DType::f64));
+      for (std::size_t i = 0; i < got.size(); ++i) check_close(got[i], to_doubles(right[i]), 1e-4);
+    };
+    check([] { return BatchNorm1d(4); });
+    check([] { return GroupNorm(2, 4); });
+  }
+}
+
 TEST_CASE("N04 BatchNorm running variance, single value, empty batch") {
   for (const Shape& s : {Shape{3, 1}, Shape{1, 1, 3}, Shape{3, 1, 1}}) {
     BatchNorm1d layer(1, 1);
