@@ -94,6 +94,14 @@ void zero_grad(Module& module) {
   for (const NamedParameter& p : parameters(module)) p.parameter->zero_grad();
 }
 
+void freeze(Module& module) {
+  for (const NamedParameter& p : parameters(module)) p.parameter->set_trainable(false);
+}
+
+void unfreeze(Module& module) {
+  for (const NamedParameter& p : parameters(module)) p.parameter->set_trainable(true);
+}
+
 void convert(Module& module, DType dtype) {
   for (const NamedParameter& p : parameters(module)) p.parameter->to(dtype);
   for (const NamedBuffer& b : buffers(module))

@@ -24,6 +24,10 @@ class Module {
   virtual void visit(Visitor& v) = 0;  // v("name", member) for every Parameter, Module, list of Modules and buffer
   virtual std::string_view kind() const { return "Module"; }  // "Linear", for printing
 
+  // Multiplications and additions of a forward pass for one token (one row), without those of the members below;
+  // elementwise work is not counted. For summary().
+  virtual std::int64_t own_flops() const { return 0; }
+
   // Dropout and running statistics depend on it; the default is training.
   bool training() const { return training_; }
   void train(bool training = true);  // this module and all below it
@@ -87,6 +91,8 @@ std::vector<NamedParameter> parameters(Module& module);
 std::vector<NamedBuffer> buffers(Module& module);
 std::int64_t parameter_count(Module& module);  // elements, tied ones once
 void zero_grad(Module& module);
+void freeze(Module& module);    // set_trainable(false) for every parameter; a tied one is frozen wherever it is used
+void unfreeze(Module& module);  // set_trainable(true)
 void convert(Module& module, DType dtype);  // parameters and floating buffers; throws once packed by an optimizer
 
 // Throws, naming each by shape, if `tape` used a Parameter that visit() of `module` does not reach.

@@ -9,6 +9,7 @@
 #include "autograd/tape.h"
 #include "core/kernels/attention.h"
 #include "core/kernels/cross_entropy.h"
+#include "core/kernels/layernorm.h"
 #include "core/random.h"
 
 namespace tapestry {
@@ -165,8 +166,22 @@ Var linear(const Var& x, const Var& weight, const Var& bias = {});
 Var softmax(const Var& x, const Var& mask = {});
 Var log_softmax(const Var& x, const Var& mask = {});
 // (x - mean) / sqrt(biased variance + eps) * weight + bias, statistics in two passes (Ba et al. 2016). weight, bias
-// [C].
-Var layernorm(const Var& x, const Var& weight, const Var& bias, double eps = 1e-5);
+// [C]. The other form divides by (unbiased std + eps), as the Annotated Transformer does; its usual eps is 1e-6.
+Var layernorm(const Var& x, const Var& weight, const Var& bias, double eps = 1e-5,
+              LayerNormForm form = LayerNormForm::variance_plus_eps);
+
+// x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019). weight [C].
+Var rmsnorm(const Var& x, const Var& weight, double eps = 1e-5);
+
+// ---- normalisation by channel: x [N, C, ...], weight and bias [C]
+// (x - mean) / sqrt(biased variance + eps) * weight + bias for each channel, over all other axes (Ioffe & Szegedy
+// 2015). training: statistics of the batch, and running = (1 - momentum) running + momentum batch, in place, with the
+// unbiased variance; one value per channel throws, an empty batch changes nothing. Else: the running ones, as
+// constants.
+Var batchnorm(const Var& x, const Var& weight, const Var& bias, Tensor running_mean, Tensor running_var, bool training,
+              double momentum = 0.1, double eps = 1e-5);
+// The same within each sample, over `groups` runs of C / groups channels and all trailing axes (Wu & He 2018).
+Var groupnorm(const Var& x, const Var& weight, const Var& bias, std::int64_t groups, double eps = 1e-5);
 
 // table [V, C], ids i32 or i64 of any shape S -> S + [C]. Rows of `padding_id` (-1: none) get no gradient.
 // An id outside [0, V) throws.

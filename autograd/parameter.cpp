@@ -32,6 +32,19 @@ const Tensor& Parameter::grad() const {
   return state_->grad.tensor;
 }
 
+void Parameter::set_trainable(bool trainable) {
+  state_->trainable = trainable;
+  if (trainable) return;
+  state_->grad.set = false;
+  if (!state_->grad.pinned) state_->grad.tensor = Tensor();
+}
+
+Parameter Parameter::clone() const {
+  Parameter copy(value().clone());
+  copy.set_trainable(trainable());
+  return copy;
+}
+
 void Parameter::assign(const Tensor& value) {
   TAP_CHECK(value.shape() == shape(), "assign: the value is ", value.shape(), ", the parameter ", shape());
   const WriterScope writer("Parameter::assign");

@@ -21,6 +21,7 @@ struct ParameterState {
   GradSlot grad;                       // grad.set is the {unset, set} flag of the accumulation window
   std::atomic<std::uint64_t> leaf{0};  // (tape epoch << 24) | node: the leaf on the tape that used it last
   ParameterPack* pack = nullptr;
+  bool trainable = true;
 };
 }  // namespace detail
 
@@ -42,9 +43,13 @@ class Parameter {
   const Tensor& grad() const;                     // throws unless has_grad()
   void zero_grad() { state_->grad.set = false; }  // the next backward assigns
 
+  // A frozen Parameter is a constant on tapes from now on, has no gradient, and so is left alone by optimizers.
+  bool trainable() const { return state_->trainable; }
+  void set_trainable(bool trainable);
+
   void assign(const Tensor& value);  // copies the elements in place; equal shapes
   Tensor& mutable_value() { return state_->value; }
-  Parameter clone() const { return Parameter(value().clone()); }
+  Parameter clone() const;
   // Replace the value by one of another dtype or device and forget the gradient. Throw once an optimizer packed it.
   void to(DType dtype);
   void to(Device device);

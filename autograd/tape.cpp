@@ -370,6 +370,7 @@ detail::NoteParameters::~NoteParameters() {
 bool detail::NoteParameters::any() const { return thread_state.noted; }
 
 Var::Var(const Parameter& parameter) : value_(parameter.value()) {
+  if (!parameter.trainable()) return;
   if (Tape* tape = Tape::current()) {
     node_ = tape->parameter_leaf(parameter.state());
     epoch_ = tape->epoch_;

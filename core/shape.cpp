@@ -83,4 +83,15 @@ ReducedShape reduce_shape(std::string_view op, const Shape& shape, const Axes& a
   return {Shape(std::span(kept.data(), static_cast<std::size_t>(shape.rank()))), Shape(std::span(result.data(), rank))};
 }
 
+std::string divisors(std::int64_t n) {
+  std::string text;
+  int shown = 0;
+  for (std::int64_t d = 1; d <= n; ++d) {
+    if (n % d != 0) continue;
+    if (shown++ == 5) return text + ", ...";
+    text += text_of(d == 1 ? "" : ", ", d);
+  }
+  return text;
+}
+
 }  // namespace tapestry

@@ -46,6 +46,7 @@ class Shape {
 };
 
 std::string to_text(const Shape& shape);  // "[2, 3]"
+std::string divisors(std::int64_t n);     // "1, 2, 4, 8, 16, ...", the first of them, for messages
 
 // A few axis numbers, stored inline: {0, 2}, or all that a function takes.
 class Axes {

@@ -3,7 +3,7 @@
 # Needs root or sudo; without either it prints the one line to run and ends with 1. Does nothing when all are there.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build ccache libhdf5-dev libcli11-dev nlohmann-json3-dev libfmt-dev
+packages=(g++ cmake ninja-build ccache libeigen3-dev libhdf5-dev libcli11-dev nlohmann-json3-dev libfmt-dev
           libxxhash-dev doctest-dev "$@")
 missing=()
 for p in "${packages[@]}"; do

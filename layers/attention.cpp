@@ -8,18 +8,6 @@ namespace tapestry {
 
 namespace {
 
-// "1, 2, 4, 8, 16, ..."
-std::string divisors(std::int64_t n) {
-  std::string text;
-  int shown = 0;
-  for (std::int64_t d = 1; d <= n; ++d) {
-    if (n % d != 0) continue;
-    if (shown++ == 5) return text + ", ...";
-    text += text_of(d == 1 ? "" : ", ", d);
-  }
-  return text;
-}
-
 void check_input(const Shape& x, std::int64_t width) {
   TAP_CHECK(x.rank() == 3 && x[2] == width, "attention: x must be [B, T, ", width, "], not ", x);
 }

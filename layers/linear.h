@@ -15,6 +15,7 @@ class Linear : public Module {
   Var operator()(const Var& x) const;
   void visit(Visitor& v) override;
   std::string_view kind() const override { return "Linear"; }
+  std::int64_t own_flops() const override { return 2 * weight.numel(); }
 
   Parameter weight;               // [in, out]
   std::optional<Parameter> bias;  // [out]

@@ -1,15 +1,11 @@
 // The feed-forward part of a transformer block: down(activation(up(x))), dropout after it.
 #pragma once
 
+#include "layers/activation.h"
 #include "layers/dropout.h"
 #include "layers/linear.h"
 
 namespace tapestry {
-
-enum class Activation { relu, gelu, gelu_tanh, silu };  // gelu is the erf form, gelu_tanh GPT-2's tanh form
-Var apply(Activation activation, const Var& x);
-Activation activation_from_name(std::string_view name);
-std::string_view name_of(Activation activation);
 
 struct MlpConfig {
   std::int64_t width = 0;

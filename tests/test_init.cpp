@@ -130,3 +130,41 @@ TEST_CASE("weights in f64") {
   CHECK(max_abs(p.value()) <= std::sqrt(6.0 / 70));
   CHECK(max_abs(p.value()) > 0.2);
 }
+
+TEST_CASE("orthogonal: orthonormal columns of a tall weight, rows of a wide one") {
+  for (const Shape& shape : {Shape{1, 1}, Shape{33, 7}, Shape{7, 33}, Shape{31, 31}, Shape{3, 5, 7}, Shape{2, 2, 33}}) {
+    CAPTURE(shape);
+    Rng rng(3);
+    Parameter p(shape, DType::f64);
+    init::orthogonal(p, rng, 3);
+    const std::int64_t rows = shape.rows(), columns = shape.back(), narrow = std::min(rows, columns);
+    const bool tall = rows >= columns;
+    for (std::int64_t a = 0; a < narrow; ++a)
+      for (std::int64_t b = 0; b < narrow; ++b) {
+        double dot = 0;
+        for (std::int64_t k = 0; k < std::max(rows, columns); ++k)
+          dot += tall ? p.value().at(k * columns + a) * p.value().at(k * columns + b)
+                      : p.value().at(a * columns + k) * p.value().at(b * columns + k);
+        CHECK(dot == doctest::Approx(a == b ? 9 : 0).epsilon(1e-12));
+      }
+  }
+  // Uniform over the orthogonal matrices: entries of 3 by 3 ones have mean 0 and variance 1/3.
+  const Moments m = moments({3, 3}, [](Parameter& p, Rng& r) { init::orthogonal(p, r); });
+  CHECK(std::abs(m.mean) < 0.01);
+  CHECK(m.std == doctest::Approx(std::sqrt(1.0 / 3)).epsilon(0.01));
+  Rng rng(1);
+  Parameter vector(Shape{3});
+  CHECK_THROWS_AS(init::orthogonal(vector, rng), Error);
+}
+
+TEST_CASE("truncated_normal stays within its cut") {
+  const Moments m = moments({40, 50}, [](Parameter& p, Rng& r) { init::truncated_normal(p, r, 0.5); });
+  CHECK(m.largest <= 1);
+  CHECK(m.largest > 0.99);
+  CHECK(std::abs(m.mean) < 0.006);
+  CHECK(m.std == doctest::Approx(0.5 * 0.87962566).epsilon(0.01));
+  Rng rng(1);
+  Parameter p(Shape{3});
+  CHECK_THROWS_AS(init::truncated_normal(p, rng, 1, 0), Error);
+  CHECK_THROWS_AS(init::truncated_normal(p, rng, -1), Error);
+}

@@ -188,3 +188,35 @@ TEST_CASE("R03 same bits for any number of threads") {
     return std::vector{run(p.x, p.weight, p.bias).y, g.dx.tensor(), g.dweight.tensor(), g.dbias.tensor()};
   });
 }
+
+TEST_CASE_TEMPLATE("N02 std_plus_eps divides by the unbiased deviation plus eps", T, float, double) {
+  const auto second = [](const Tensor& x, double eps) {
+    const std::int64_t n = x.shape().back();
+    Tensor y = empty_like(x), mean = empty({x.shape().rows()}, x.dtype()), rstd = empty_like(mean);
+    cpu::layernorm_forward(x, full({n}, 1, x.dtype()), zeros({n}, x.dtype()), eps, y, mean, rstd,
+                           LayerNormForm::std_plus_eps);
+    return y;
+  };
+  check_close(second(tensor({1, -1}, {2}, dtype_of<T>), 1), {0.4142136, -0.4142136}, 1e-7);
+  check_close(second(tensor({1, 0, 0, 0}, {4}, dtype_of<T>), 1e-6), {1.499997, -0.499999, -0.499999, -0.499999}, 1e-6);
+  check_close(second(full({1, 7}, 3, dtype_of<T>), 1e-6), std::vector<double>(7, 0), 0);
+  check_close(second(full({1, 7}, 3, dtype_of<T>), 0), std::vector<double>(7, 0), 0);
+  check_close(second(tensor({1, kNaN}, {2}, dtype_of<T>), 1), {kNaN, kNaN}, 0);
+}
+
+TEST_CASE_TEMPLATE("N02 std_plus_eps has a finite gradient where the deviation is 0", T, float, double) {
+  for (std::int64_t width : {1, 2, 33}) {
+    const Problem p(1, width, dtype_of<T>);
+    const Tensor x = full({1, width}, 5, dtype_of<T>);
+    Tensor y = empty_like(x), mean = empty({1}, x.dtype()), rstd = empty_like(mean);
+    cpu::layernorm_forward(x, p.weight, p.bias, 0.5, y, mean, rstd, LayerNormForm::std_plus_eps);
+    Target dx(x.shape(), x.dtype(), false);
+    cpu::layernorm_backward(p.dy, x, p.weight, mean, rstd, dx.grad(), Grad(), Grad(), LayerNormForm::std_plus_eps);
+    // Only the mean moves: (g - avg(g)) / eps.
+    std::vector<double> right;
+    double average = 0;
+    for (std::int64_t i = 0; i < width; ++i) average += p.dy.at(i) * p.weight.at(i) / static_cast<double>(width);
+    for (std::int64_t i = 0; i < width; ++i) right.push_back((p.dy.at(i) * p.weight.at(i) - average) / 0.5);
+    dx.check(right, 1e-5);
+  }
+}

@@ -3,8 +3,15 @@
 
 #include <functional>
 
+#include "layers/batchnorm.h"
 #include "layers/block.h"
 #include "layers/embedding.h"
+#include "layers/gated_mlp.h"
+#include "layers/groupnorm.h"
+#include "layers/recurrent.h"
+#include "layers/rmsnorm.h"
+#include "layers/sequential.h"
+#include "tests/allocation_counter.h"
 #include "tests/compare.h"
 
 using namespace tapestry;
@@ -105,11 +112,109 @@ TEST_CASE("every parameter of every layer gets a gradient, at sizes 1, 31 and 33
   }
 }
 
+TEST_CASE("every parameter of norms, gated layers, containers and cells gets a gradient") {
+  Rng rng(3);
+  for (const std::int64_t width : {31, 33}) {
+    CAPTURE(width);
+    const Var x = random_normal({4, width}, 5), image = random_normal({2, width, 7}, 6);
+    LayerNorm second(width, LayerNormForm::std_plus_eps);
+    check_all_gradients(second, [&] { return second(x); });
+    RMSNorm rms(width);
+    check_all_gradients(rms, [&] { return rms(x); });
+    BatchNorm1d batch(width);
+    check_all_gradients(batch, [&] { return batch(x); });
+    check_all_gradients(batch, [&] { return batch(image); });
+    batch.eval();
+    check_all_gradients(batch, [&] { return batch(image); });
+    GroupNorm group(1, width);
+    check_all_gradients(group, [&] { return group(image); });
+    for (const Activation a : {Activation::sigmoid, Activation::gelu, Activation::silu}) {
+      GatedMlp gated({.width = width, .activation = a, .bias = true}, rng);
+      check_all_gradients(gated, [&] { return gated(x); });
+    }
+    Sequential stack{Linear(width, 5, rng), ActivationLayer(Activation::tanh), Residual(Linear(5, 5, rng))};
+    check_all_gradients(stack, [&] { return stack(x); });
+    for (const bool norm : {false, true}) {
+      const CellConfig config{.in = width, .hidden = 6, .norm = norm};
+      const Var h = random_normal({4, 6}, 7);
+      RnnCell rnn(config, rng);
+      check_all_gradients(rnn, [&] { return rnn(x, h); });
+      GruCell gru(config, rng);
+      check_all_gradients(gru, [&] { return gru(x, h); });
+      LstmCell lstm(config, rng);
+      check_all_gradients(lstm, [&] { return lstm(x, {h, h}).h; });
+    }
+  }
+}
+
+TEST_CASE("norms, containers and cells allocate nothing on the heap from the third pass on") {
+  Rng rng(6);
+  Sequential net{Linear(8, 6, rng),
+                 BatchNorm1d(6),
+                 ActivationLayer(Activation::tanh),
+                 LayerNorm(6, LayerNormForm::std_plus_eps),
+                 GroupNorm(2, 6),
+                 Residual(GatedMlp({.width = 6, .hidden = 5}, rng)),
+                 RMSNorm(6)};
+  const CellConfig config{.in = 6, .hidden = 4, .norm = true};
+  const GruCell gru(config, rng);
+  const LstmCell lstm(config, rng);
+  const Var x = random_normal({3, 8}, 1), h = random_normal({3, 4}, 2);
+  for (int pass = 0; pass < 5; ++pass) {
+    const std::int64_t before = heap_allocations;
+    {
+      Tape tape;
+      const Var y = net(x);
+      const LstmCell::State next = lstm(y, {gru(y, h), h});
+      tape.backward(sum(next.h + next.c));
+    }
+    if (pass >= 2) CHECK(heap_allocations - before == 0);
+  }
+}
+
+TEST_CASE("Sequential and Residual: names, order, values, modes") {
+  Rng rng(4);
+  Sequential net{Linear(3, 4, rng), ActivationLayer(Activation::relu), Dropout(0.5), Linear(4, 3, rng)};
+  CHECK(names(net) == std::vector<std::string>{"0.weight", "0.bias", "3.weight", "3.bias"});
+  net.eval();
+  CHECK_FALSE(net[2].training());
+  const Var x = random_normal({5, 3}, 8);
+  Rng again(4);
+  const Linear first(3, 4, again), last(4, 3, again);
+  const Tensor right = last(relu(first(x))).value();
+  CHECK(same_bits(net(x).value(), right));
+  const Residual<Sequential> around(std::move(net));
+  CHECK(same_bits(around(x).value(), (x + Var(right)).value()));
+
+  Sequential grown;
+  CHECK(same_bits(grown(x).value(), x.value()));
+  grown.add(Linear(3, 2, rng)).add(RMSNorm(2));
+  CHECK(grown.size() == 2);
+  CHECK(grown(x).shape() == Shape{5, 2});
+  CHECK(grown[1].kind() == "RMSNorm");
+  CHECK_THROWS(grown[2]);
+}
+
+TEST_CASE("GatedMlp is down(activation(gate) * up), 8/3 wide by default") {
+  Rng rng(5);
+  const Var x = random_normal({4, 6}, 9);
+  const GatedMlp layer({.width = 6}, rng);
+  CHECK(layer.gate.weight.shape() == Shape{6, 16});
+  CHECK_FALSE(layer.gate.bias);
+  CHECK(same_bits(layer(x).value(), layer.down(silu(layer.gate(x)) * layer.up(x)).value()));
+  CHECK_THROWS_AS(GatedMlp({.width = 0}, rng), Error);
+  CHECK_THROWS_AS(GatedMlp({.width = 4, .hidden = -1}, rng), Error);
+}
+
 TEST_CASE("N02 LayerNorm epsilon and estimator") {
   const LayerNorm wide_eps(2, 1);
   const Tensor a = wide_eps(tensor({1, -1})).value();
   CHECK(a.at(0) == doctest::Approx(0.7071068).epsilon(1e-6));
   CHECK(a.at(1) == doctest::Approx(-0.7071068).epsilon(1e-6));
+  const LayerNorm second(2, 1, LayerNormForm::std_plus_eps);
+  CHECK(second(tensor({1, -1})).value().at(0) == doctest::Approx(0.4142136).epsilon(1e-6));
+  const LayerNorm second_usual(4, LayerNormForm::std_plus_eps);
+  CHECK(second_usual(tensor({1, 0, 0, 0})).value().at(0) == doctest::Approx(1.499997).epsilon(1e-6));
   const LayerNorm usual(4);
   const Tensor b = usual(tensor({1, 0, 0, 0})).value();
   CHECK(b.at(0) == doctest::Approx(1.7320046).epsilon(1e-6));
@@ -188,8 +293,10 @@ TEST_CASE("layers refuse sizes that cannot be meant") {
 }
 
 TEST_CASE("activations by name") {
-  for (const Activation a : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu})
+  for (const Activation a : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu,
+                             Activation::tanh, Activation::sigmoid})
     CHECK(activation_from_name(name_of(a)) == a);
-  CHECK_THROWS_WITH_AS(activation_from_name("swish"),
-                       "activation: no activation is named 'swish'; use one of relu, gelu, gelu_tanh, silu", Error);
+  CHECK_THROWS_WITH_AS(
+      activation_from_name("swish"),
+      "activation: no activation is named 'swish'; use one of relu, gelu, gelu_tanh, silu, tanh, sigmoid", Error);
 }

@@ -99,6 +99,12 @@ Tensor Gpt::extend(const Tensor& tokens, Cache& cache) const {
   return logits(slice(x, 1, time - 1, time)).value().reshape({tokens.shape()[0], config_.vocabulary});
 }
 
+std::int64_t Gpt::own_flops() const {
+  std::int64_t flops = head ? 0 : 2 * token_embedding.weight.numel();
+  for (const Block& block : blocks) flops += 4 * config_.context * block.attention.config().inner();
+  return flops;
+}
+
 void Gpt::visit(Visitor& v) {
   v("token_embedding", token_embedding);
   v("position_embedding", position_embedding);

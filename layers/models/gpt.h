@@ -44,6 +44,7 @@ class Gpt : public Module {
 
   void visit(Visitor& v) override;
   std::string_view kind() const override { return "Gpt"; }
+  std::int64_t own_flops() const override;  // a tied head, and attention to a full context
   const GptConfig& config() const { return config_; }
 
   Embedding token_embedding, position_embedding;

@@ -1,7 +1,13 @@
 // Every layer and model, with all of its parameters. Parameters are drawn anew, large enough that each part matters.
 #include <cmath>
 
+#include "layers/batchnorm.h"
+#include "layers/gated_mlp.h"
+#include "layers/groupnorm.h"
 #include "layers/models/gpt.h"
+#include "layers/recurrent.h"
+#include "layers/rmsnorm.h"
+#include "layers/sequential.h"
 #include "tests/cases/make.h"
 
 namespace tapestry {
@@ -71,6 +77,58 @@ void add_mlp(std::vector<Case>& cases, Rng& rng) {
   cases.push_back(layer_row("Mlp 33", Mlp({.width = 33}, rng), {31, 33}));
 }
 
+void add_norms(std::vector<Case>& cases) {
+  cases.push_back(layer_row("LayerNorm 33 std_plus_eps", LayerNorm(33, LayerNormForm::std_plus_eps), {2, 3, 33}));
+  cases.push_back(layer_row("RMSNorm 1", RMSNorm(1, 0.1), {3, 1}));
+  cases.push_back(layer_row("RMSNorm 33", RMSNorm(33), {2, 3, 33}));
+  cases.push_back(layer_row("BatchNorm1d 3", BatchNorm1d(3), {7, 3}));
+  cases.push_back(layer_row("BatchNorm1d 3 by 5", BatchNorm1d(3), {4, 3, 5}));
+  BatchNorm1d still(31);
+  still.eval();
+  cases.push_back(layer_row("BatchNorm1d 31 in eval mode", std::move(still), {2, 31}));
+  cases.push_back(layer_row("GroupNorm 2 of 6", GroupNorm(2, 6), {3, 6, 5}));
+}
+
+void add_recurrent(std::vector<Case>& cases, Rng& rng) {
+  cases.push_back(
+      layer_row("CellMaps 3 to 2", CellMaps({.in = 3, .hidden = 2}, 2, rng), {normal({2, 3}, 1), normal({2, 2}, 2)},
+                [](const CellMaps& m, std::span<const Var> x) { return m.from_input(x[0]) * m.from_state(x[1]); }));
+  // Two steps, so that the state's gradient goes through the cell.
+  auto twice = [](const auto& cell, std::span<const Var> x) { return cell(x[0] * 0.5, cell(x[0], x[1])); };
+  auto lstm_twice = [](const LstmCell& cell, std::span<const Var> x) {
+    const LstmCell::State s = cell(x[0] * 0.5, cell(x[0], {x[1], x[2]}));
+    return s.h * 2.0 + s.c;
+  };
+  for (const bool norm : {false, true}) {
+    const std::string with = norm ? " with norms" : "";
+    const CellConfig small{.in = 3, .hidden = 4, .norm = norm},
+        large{.in = 31, .hidden = 33, .bias = false, .norm = norm};
+    for (const CellConfig& c : {small, large}) {
+      const std::vector<Tensor> one{normal({2, c.in}, 1), normal({2, c.hidden}, 2)};
+      std::vector<Tensor> two = one;
+      two.push_back(normal({2, c.hidden}, 3));
+      cases.push_back(layer_row(text_of("RnnCell ", c.hidden, with), RnnCell(c, rng), one, twice));
+      cases.push_back(layer_row(text_of("GruCell ", c.hidden, with), GruCell(c, rng), one, twice));
+      cases.push_back(layer_row(text_of("LstmCell ", c.hidden, with), LstmCell(c, rng), two, lstm_twice));
+    }
+  }
+}
+
+void add_combined(std::vector<Case>& cases, Rng& rng) {
+  for (const Activation a : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu,
+                             Activation::tanh, Activation::sigmoid})
+    cases.push_back(layer_row(text_of("ActivationLayer ", name_of(a)), ActivationLayer(a), {3, 11}));
+  for (const Activation a : {Activation::sigmoid, Activation::gelu, Activation::silu})
+    cases.push_back(layer_row(text_of("GatedMlp 5 ", name_of(a)),
+                              GatedMlp({.width = 5, .hidden = 7, .activation = a}, rng), {2, 5}));
+  cases.push_back(
+      layer_row("GatedMlp 33 dropout, bias", GatedMlp({.width = 33, .dropout = 0.3, .bias = true}, rng), {3, 33}));
+  cases.push_back(layer_row("Sequential of three",
+                            Sequential{Linear(3, 5, rng), ActivationLayer(Activation::tanh), Linear(5, 2, rng)},
+                            {4, 3}));
+  cases.push_back(layer_row("Residual Linear", Residual(Linear(5, 5, rng)), {3, 5}));
+}
+
 void add_attention(std::vector<Case>& cases, Rng& rng) {
   const AttentionConfig small{.width = 6, .heads = 2};
   cases.push_back(layer_row("Attention 1 head 1", Attention({.width = 1, .heads = 1}, rng), {1, 1, 1}));
@@ -134,7 +192,10 @@ std::vector<Case> layer_cases() {
   Rng rng(1);
   std::vector<Case> cases;
   add_simple(cases, rng);
+  add_norms(cases);
   add_mlp(cases, rng);
+  add_recurrent(cases, rng);
+  add_combined(cases, rng);
   add_attention(cases, rng);
   add_block(cases, rng);
   add_gpt(cases);

@@ -61,6 +61,15 @@ void add_layernorm(std::vector<Case>& cases) {
   }
   cases.push_back(row("layernorm [3, 7] eps 0.5", {normal({3, 7}, 1), normal({7}, 2), normal({7}, 3)},
                       [](const Var& x, const Var& w, const Var& b) { return layernorm(x, w, b, 0.5); }));
+  for (const Shape& s : {Shape{1}, Shape{3, 1}, Shape{2, 2}, Shape{31}, Shape{3, 33}, Shape{0, 4}, Shape{61, 257}}) {
+    const Shape channels{s.back()};
+    auto second = [](const Var& x, const Var& w, const Var& b) {
+      return layernorm(x, w, b, 0.1, LayerNormForm::std_plus_eps);
+    };
+    cases.push_back(
+        row(text_of("layernorm std_plus_eps ", s), {normal(s, 1), normal(channels, 2), normal(channels, 3)}, second));
+    if (s.back() == 1) cases.back().f32_tolerance = 1e-2;
+  }
 }
 
 void add_embedding(std::vector<Case>& cases) {

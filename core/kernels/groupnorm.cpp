@@ -1,0 +1,116 @@
+// A run is contiguous, so its statistics are those of a row. Backward takes three sums per channel and weights them to
+// the averages of the run; per sample they are also the weight gradients, added up over samples afterwards.
+#include "core/kernels/groupnorm.h"
+
+#include "core/kernels/norm_rows.h"
+
+namespace tapestry::cpu {
+
+namespace {
+
+using simd::load_partial, simd::store_partial;
+
+struct Extents {
+  std::int64_t batch, channels, inner, groups;
+  Extents(const Shape& s, std::int64_t group_count) : batch(s[0]), channels(s[1]), inner(1), groups(group_count) {
+    for (int axis = 2; axis < s.rank(); ++axis) inner *= s[axis];
+  }
+  std::int64_t runs() const { return batch * groups; }
+  std::int64_t run_channels() const { return channels / groups; }
+  std::int64_t run_size() const { return run_channels() * inner; }
+};
+
+// One run and its statistics; `first` is its first channel.
+template <class T>
+struct Run {
+  const T *dy, *x, *weight;
+  Extents e;
+  std::int64_t first;
+  T mean, rstd;
+
+  // Leaves dy xhat and dy of each channel in `dweight` and `dbias`; returns rest * rstd, avg(g) and avg(g xhat).
+  std::array<T, 3> averages(T* dweight, T* dbias) const {
+    T d_sum = 0, g_sum = 0, gd_sum = 0;
+    for (std::int64_t c = 0; c < e.run_channels(); ++c) {
+      const T *px = x + c * e.inner, *pdy = dy + c * e.inner;
+      const auto sums = row_sums<T, 3>(e.inner, [=, this](std::int64_t i, auto count) {
+        const auto d = (load_partial(px + i, count, mean) - mean) * rstd;
+        const auto g = load_partial(pdy + i, count);
+        return Vectors<T, 3>{d, g, g * d};
+      });
+      d_sum += sums[0];
+      g_sum += weight[first + c] * sums[1];
+      gd_sum += weight[first + c] * sums[2];
+      dbias[c] = sums[1];
+      dweight[c] = sums[2];
+    }
+    const T size = static_cast<T>(std::max<std::int64_t>(e.run_size(), 1)), rest = d_sum / size;
+    for (std::int64_t c = 0; c < e.run_channels(); ++c) dweight[c] -= rest * dbias[c];
+    return {rest, g_sum / size, (gd_sum - rest * g_sum) / size};
+  }
+
+  void input_gradient(const std::array<T, 3>& averages, T* dx, bool add) const {
+    const auto [rest, g_average, gx_average] = averages;
+    for (std::int64_t c = 0; c < e.run_channels(); ++c) {
+      const T w = weight[first + c];
+      for_each_vector<T>(e.inner, [=, this, offset = c * e.inner, rest = rest, g_average = g_average,
+                                   gx_average = gx_average](std::int64_t i, auto count) {
+        const auto xhat = (load_partial(x + offset + i, count) - mean) * rstd - rest;
+        const auto g = load_partial(dy + offset + i, count) * w;
+        write_vector(dx + offset + i, ((g - g_average) - xhat * gx_average) * rstd, count, add);
+      });
+    }
+  }
+};
+
+}  // namespace
+
+void groupnorm_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, std::int64_t groups, double eps,
+                       Tensor& y, Tensor& mean, Tensor& rstd) {
+  const Extents e(x.shape(), groups);
+  visit_float("groupnorm", x.dtype(), [&]<class T>(TypeTag<T>) {
+    const T *px = x.data<T>(), *pw = weight.data<T>(), *pb = bias.data<T>();
+    T *py = y.mutable_data<T>(), *pmean = mean.mutable_data<T>(), *prstd = rstd.mutable_data<T>();
+    parallel_rows(e.runs(), e.run_size(), [=](std::int64_t run) {
+      const T* from = px + run * e.run_size();
+      const Moments<T> m = row_moments(from, e.run_size());
+      const T scale = 1 / std::sqrt(m.variance + static_cast<T>(eps));
+      const std::int64_t first = run % e.groups * e.run_channels();
+      for (std::int64_t c = 0; c < e.run_channels(); ++c) {
+        const T w = pw[first + c], b = pb[first + c];
+        for_each_vector<T>(e.inner, [=, row = from + c * e.inner, to = py + run * e.run_size() + c * e.inner](
+                                        std::int64_t i, auto count) {
+          store_partial(to + i, ((load_partial(row + i, count) - m.mean) - m.rest) * scale * w + b, count);
+        });
+      }
+      pmean[run] = m.mean + m.rest;
+      prstd[run] = scale;
+    });
+  });
+}
+
+void groupnorm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& mean, const Tensor& rstd,
+                        std::int64_t groups, Grad dx, Grad dweight, Grad dbias) {
+  if (!dx && !dweight && !dbias) return;
+  const Extents e(x.shape(), groups);
+  const bool add = dx && dx.claim();
+  visit_float("groupnorm_backward", x.dtype(), [&]<class T>(TypeTag<T>) {
+    const T *pdy = dy.data<T>(), *px = x.data<T>(), *pw = weight.data<T>();
+    const T *pmean = mean.data<T>(), *prstd = rstd.data<T>();
+    T* pdx = dx ? dx.data<T>() : nullptr;
+    const std::int64_t channels = e.channels;
+    Tensor scratch = workspace({e.batch, 2, channels}, x.dtype());
+    T* partial = scratch.mutable_data<T>();
+    parallel_rows(e.runs(), e.run_size(), [=](std::int64_t index) {
+      const std::int64_t offset = index * e.run_size(), first = index % e.groups * e.run_channels();
+      const Run<T> run{pdy + offset, px + offset, pw, e, first, pmean[index], prstd[index]};
+      T* sums = partial + index / e.groups * 2 * channels + first;
+      const auto averages = run.averages(sums, sums + channels);
+      if (pdx) run.input_gradient(averages, pdx + offset, add);
+    });
+    if (dweight) sum_chunks(partial, e.batch, 2 * channels, channels, dweight);
+    if (dbias) sum_chunks(partial + channels, e.batch, 2 * channels, channels, dbias);
+  });
+}
+
+}  // namespace tapestry::cpu

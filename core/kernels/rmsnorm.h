@@ -1,0 +1,15 @@
+// RMSNorm over the last axis (Zhang & Sennrich 2019): xhat = x * rrms, rrms = 1 / sqrt(avg(x^2) + eps),
+// y = xhat * weight. Saved: rrms, one per row, in the accumulate dtype.
+// Backward, with g = dy * weight and averages over the row: dx = rrms (g - xhat avg(g xhat));
+// dweight = sum over rows of dy xhat.
+#pragma once
+
+#include "core/kernels/kernel.h"
+
+namespace tapestry {
+
+TAP_KERNEL(rmsnorm_forward, const Tensor& x, const Tensor& weight, double eps, Tensor& y, Tensor& rrms)
+TAP_KERNEL(rmsnorm_backward, const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& rrms, Grad dx,
+           Grad dweight)
+
+}  // namespace tapestry
