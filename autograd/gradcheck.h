@@ -57,6 +57,7 @@ enum class GradcheckDiagnosis {
   sign_flipped,     // -1 times the right one
   constant_factor,  // 2, 1/2, n, 1/n, sqrt(n), ... times the right one
   missing_factor,   // lacks a factor that varies: another input, an output, a scale of each row
+  wrong_power,      // each entry is the square, the root or the reciprocal of the right one
   wrong_input,      // it is the gradient of another input
   transposed,       // two axes are exchanged, or W stands where its transpose is due
   misplaced,        // reversed or shifted along an axis

@@ -73,6 +73,23 @@ Diagnosis one_factor(const Pattern& p, const Evidence& e) {
                   ": a scale was forgotten or applied twice")};
 }
 
+Diagnosis one_power(const Pattern& p) {
+  struct Form {
+    double power;
+    const char* text;
+  };
+  constexpr Form kForms[] = {{0.5, "the square root"}, {2, "the square"}, {-1, "the reciprocal"}};
+  if (p.nonzero() < 3) return {};
+  for (const Form& form : kForms)
+    if (p.fits([&](auto i, auto j) {
+          const double n = p.n(i, j);
+          return p.small(n) ? 0 : std::copysign(std::pow(std::abs(n), form.power), n);
+        }))
+      return {Kind::wrong_power,
+              text_of("every entry of the gradient of ", p.name, " is ", form.text, " of the right one")};
+  return {};
+}
+
 Diagnosis other_input(const Pattern& p, const Evidence& e, std::size_t wrong) {
   for (std::size_t m = 0; m < e.inputs.size(); ++m)
     if (m != wrong && e.inputs[m].numeric.size() == p.analytic.size() &&
@@ -97,8 +114,8 @@ Diagnosis swapped_axes(const Pattern& p) {
   }
   if (p.rows == p.columns && p.fits([&](auto i, auto j) { return p.n(j, i); }))
     return {Kind::transposed, text_of("the gradient of ", p.name,
-                                      " is the Jacobian's, not its transpose's: a matrix is multiplied untransposed "
-                                      "where its transpose is due")};
+                                      " is J dy instead of J^T dy: a matrix stands where its transpose is due, or a "
+                                      "sum runs from the wrong end")};
   return {};
 }
 
@@ -236,9 +253,9 @@ Diagnosis factor_per_row(const Pattern& p, const Evidence& e) {
       first = false;
     }
     if (fits)
-      return {Kind::missing_factor,
-              text_of("the gradient of ", p.name, " is off by one factor for each row along ", axis_text(axis), " (",
-                      low, " to ", high, "): a scale computed for each row, such as 1/std, was forgotten")};
+      return {Kind::missing_factor, text_of("the gradient of ", p.name, " is off by one factor for each row along ",
+                                            axis_text(axis), " (", short_number(low), " to ", short_number(high),
+                                            "): a scale computed for each row, such as 1/std, was forgotten")};
   }
   return {};
 }
@@ -340,6 +357,7 @@ Diagnosis diagnose(const Evidence& e, std::size_t wrong) {
     if (!d) d = test();
   };
   next([&] { return other_input(p, e, wrong); });
+  next([&] { return one_power(p); });
   next([&] { return swapped_axes(p); });
   next([&] { return moved_along_axis(p); });
   next([&] { return lost_outputs(p, e); });

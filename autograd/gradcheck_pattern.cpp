@@ -224,7 +224,7 @@ std::optional<std::string> Pattern::rank_one_along(int axis, const Tensor& outpu
   }
   if (!any) return {};
   return constant       ? "a constant, as the mean of dy in a normalisation"
-         : like_output  ? "the output, as y * sum(dy * y) in softmax"
+         : like_output  ? "the output, as y * sum(dy * y) in softmax and normalisations"
          : like_centred ? "x - mean, as in a normalisation"
                         : "a vector";
 }

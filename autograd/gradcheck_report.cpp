@@ -79,9 +79,9 @@ std::string_view name_of(GradcheckFault fault) {
 
 std::string_view name_of(GradcheckDiagnosis diagnosis) {
   constexpr std::string_view kNames[] = {
-      "none",        "zero gradient", "sign flipped", "constant factor", "missing factor", "wrong input",
-      "transposed",  "misplaced",     "wrong axis",   "missing sum",     "missing slice",  "missing term",
-      "stale value", "wrong slice",   "wrong region", "always adds",     "always assigns"};
+      "none",         "zero gradient", "sign flipped", "constant factor", "missing factor", "wrong power",
+      "wrong input",  "transposed",    "misplaced",    "wrong axis",      "missing sum",    "missing slice",
+      "missing term", "stale value",   "wrong slice",  "wrong region",    "always adds",    "always assigns"};
   const auto index = static_cast<std::size_t>(diagnosis);
   TAP_CHECK(index < std::size(kNames), "name_of: not a GradcheckDiagnosis");
   return kNames[index];

@@ -144,9 +144,12 @@ void plant_factors(Suite& s) {
       "a / b: b instead of its square", Kind::missing_factor, "divide it by input 1", {kX, kY},
       {FORWARD(a(x, i) / b(x, i)), {BACKWARD(dy.at(i) / b(x, i)), BACKWARD(-a(x, i) / b(x, i) / b(x, i) * dy.at(i))}},
       1, BACKWARD(-a(x, i) / b(x, i) * dy.at(i)));
-  s.plant("reciprocal: 1 instead of -y^2", Kind::missing_factor, "the square of", {kX},
+  s.plant("reciprocal: y^4 instead of y^2", Kind::wrong_power, "is the square of the right one", {kX},
           {FORWARD(1 / a(x, i)), {BACKWARD(-y.at(i) * y.at(i) * dy.at(i))}}, 0,
           BACKWARD(-y.at(i) * y.at(i) * y.at(i) * y.at(i) * dy.at(i)));
+  s.plant("softsign: square forgotten", Kind::wrong_power, "the square root", {kX},
+          {FORWARD(a(x, i) / (1 + std::abs(a(x, i)))), {BACKWARD(dy.at(i) / std::pow(1 + std::abs(a(x, i)), 2))}}, 0,
+          BACKWARD(dy.at(i) / (1 + std::abs(a(x, i)))));
   s.plant("layernorm: 1/std forgotten", Kind::missing_factor, "each row along axis 1", {kX},
           {FORWARD((a(x, i) - statistics(x[0], i).mean) * statistics(x[0], i).rstd),
            {BACKWARD(layernorm_gradient(x[0], y, dy, i))}},
