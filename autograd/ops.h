@@ -19,16 +19,16 @@ Var add(const Var& a, const Var& b);
 Var sub(const Var& a, const Var& b);
 Var mul(const Var& a, const Var& b);
 Var div(const Var& a, const Var& b);
-Var pow(const Var& a, const Var& b);  // a^b as IEEE has it; a < 0: NaN unless b is whole. Gradients at a = 0 are limits
-                                      // (that of b is 0 for b >= 0); that of b for a < 0 is NaN. x^0 has gradient 0.
+// a^b as IEEE has it: NaN for a < 0 unless b is whole. Gradients are limits: a^0 gives a the gradient 0, 0^b with b >=
+// 0 gives b the gradient 0; for a < 0 that of b is NaN.
+Var pow(const Var& a, const Var& b);
+Var pow(const Var& x, double exponent);      // x^0 is 1 with gradient 0 everywhere; at 0, x^1 has gradient 1, x^0.5 inf
 Var minimum(const Var& a, const Var& b);     // NaN if either is NaN, both gradients too; a tie gives half to each
 Var maximum(const Var& a, const Var& b);     // likewise
 Var scale(const Var& x, double factor);      // factor * x
 Var add_scalar(const Var& x, double value);  // x + value
 Var affine(const Var& x, double factor, double offset);  // factor * x + offset
 Var reciprocal(const Var& x, double numerator = 1);      // numerator / x; at 0 infinite, as is the gradient
-Var pow(const Var& x,
-        double exponent);  // x^0 is 1 with gradient 0, also at 0 and NaN; 0^1 has gradient 1, 0^2 0, 0^0.5 inf
 inline Var operator+(const Var& a, const Var& b) { return add(a, b); }
 inline Var operator-(const Var& a, const Var& b) { return sub(a, b); }
 inline Var operator*(const Var& a, const Var& b) { return mul(a, b); }

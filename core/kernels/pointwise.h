@@ -1,4 +1,5 @@
-// Pointwise functions: one formula each (core/kernels/pointwise_formulas.h), shared by every device and element type.
+// Pointwise functions: one formula each (core/kernels/pointwise_formulas.h, for two inputs
+// core/kernels/pointwise_binary_formulas.h), shared by every device and element type.
 // A is double, float or a vector of them; functions such as exp come from core/kernels/simd_math.h. f is the function,
 // df its derivative. kSaves says from which value df is computed, so only that one is kept for backward. A formula with
 // numbers of its own (a slope, bounds) holds them as members and is handed to the kernels as a value.
