@@ -6,9 +6,9 @@
 using namespace tapestry;
 
 // A gated feed-forward layer (Dauphin et al. 2017): y = down(sigmoid(gate(x)) * value(x)).
-class GatedMlp : public Module {
+class GatedUnit : public Module {
  public:
-  GatedMlp(std::int64_t in, std::int64_t hidden, std::int64_t out, Rng& rng)
+  GatedUnit(std::int64_t in, std::int64_t hidden, std::int64_t out, Rng& rng)
       : gate(in, hidden, rng), value(in, hidden, rng), down(hidden, out, rng) {}
   Var operator()(const Var& x) const { return down(sigmoid(gate(x)) * value(x)); }
   void visit(Visitor& v) override {
@@ -16,14 +16,14 @@ class GatedMlp : public Module {
     v("value", value);
     v("down", down);
   }
-  std::string_view kind() const override { return "GatedMlp"; }
+  std::string_view kind() const override { return "GatedUnit"; }
 
   Linear gate, value, down;
 };
 
 int main() {
   Rng rng(42);
-  GatedMlp model(2, 16, 1, rng);
+  GatedUnit model(2, 16, 1, rng);
   for (const NamedParameter& p : parameters(model))
     std::printf("%-14s %s\n", p.name.c_str(), to_text(p.parameter->shape()).c_str());
 

@@ -79,7 +79,7 @@ TEST_CASE("options: out of range, and heads that do not divide the width") {
   for (const std::string option : {"dropout", "beta1", "beta2"})
     for (const std::string value : {"-0.1", "1", "1.5"}) refuse({"--" + option, value}, {"--" + option, "below 1"});
   refuse({"--learning_rate", "1e-5"}, {"--min_lr must be at most --learning_rate, 1e-05, not 0.0001"});
-  refuse({"--activation", "sigmoid"}, {"sigmoid", "gelu_tanh"});
+  refuse({"--activation", "swish"}, {"swish", "gelu_tanh"});
   refuse({"--norm", "mid"}, {"--norm must be pre or post"});
   refuse({"--tokenizer", "bpe"}, {"--tokenizer must be char or byte"});
   check_error(run(place.train("out", {"--n_embd", "10000000"})), 1, {"parameters", "GB of memory"});

@@ -26,7 +26,7 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("dropout", o.dropout, "share of activations dropped while training");
   options.add("bias", o.bias, "biases in linear layers");
   options.add("norm", o.norm, "pre or post: where LayerNorm sits");
-  options.add("activation", o.activation, "gelu_tanh, gelu, relu or silu");
+  options.add("activation", o.activation, "gelu_tanh, gelu, relu, silu, tanh or sigmoid");
   options.group("Training");
   options.add("batch_size", o.batch_size, "sequences in a micro-batch");
   options.add("gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches in a step");
