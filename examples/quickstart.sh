@@ -44,7 +44,7 @@ phase "done"
 cat <<TXT
 What next:
   $tapestry sample --prompt "And God said" --tokens 1000      more text
-  $tapestry train --resume --max_iters 4000                   train on
+  $tapestry train --resume --max_iters 9000                   train on
   $tapestry train --data YOUR.txt --out_dir mine              learn from a text of yours
   $tapestry gradcheck                                         check every gradient
   bash tests/run.sh                                           run all tests
