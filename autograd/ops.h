@@ -191,6 +191,14 @@ Var embedding(const Var& table, const Tensor& ids, std::int64_t padding_id = -1)
 // The mask is a function of `key` and is not stored. p outside [0, 1] throws.
 Var dropout(const Var& x, double p, RandomKey key);
 
+// ---- recurrent cells: the maps hold the gates side by side, states are [..., H]; see layers/recurrent.h
+// Maps [..., 3H] of r, z, n. r, z = sigmoid(from_input + from_state), n = tanh(from_input + r from_state), each with
+// its part; h' = (1 - z) n + z h (Cho et al. 2014).
+Var gru_gates(const Var& from_input, const Var& from_state, const Var& h);
+// Maps [..., 4H] of i, f, g, o. i, f, o = sigmoid(from_input + from_state), g = tanh(from_input + from_state);
+// c' = f c + i g, h' = o tanh(c') (Hochreiter & Schmidhuber 1997). -> h', c', o, the last for another h' of c'.
+std::array<Var, 3> lstm_gates(const Var& from_input, const Var& from_state, const Var& c);
+
 // Scaled dot-product attention (Vaswani et al. 2017), computed in tiles that never hold the [Tq, Tk] matrix
 // (Dao et al. 2022). q [B, Tq, Hq, D], k and v [B, Tk, Hkv, D] -> [B, Tq, Hq, D]; Hkv divides Hq.
 // A row without a visible key gives 0 and gradient 0. See AttentionOptions for scale, causal, masks and dropout.

@@ -50,13 +50,8 @@ Var RnnCell::operator()(const Var& x, const Var& h) const {
 }
 
 Var GruCell::operator()(const Var& x, const Var& h) const {
-  const std::int64_t n = maps.hidden();
-  check_state(x, h, n);
-  const auto [input_gates, input_new] = split(maps.from_input(x), 1, 2 * n);
-  const auto [state_gates, state_new] = split(maps.from_state(h), 1, 2 * n);
-  const auto [reset, keep] = split(sigmoid(input_gates + state_gates), 1, n);
-  const Var fresh = tanh(input_new + reset * state_new);
-  return fresh + keep * (h - fresh);
+  check_state(x, h, maps.hidden());
+  return gru_gates(maps.from_input(x), maps.from_state(h), h);
 }
 
 LstmCell::LstmCell(const CellConfig& config, Rng& rng) : maps(config, 4, rng) {
@@ -67,11 +62,8 @@ LstmCell::State LstmCell::operator()(const Var& x, const State& state) const {
   const std::int64_t n = maps.hidden();
   check_state(x, state.h, n);
   check_state(x, state.c, n);
-  const Var gates = maps.from_input(x) + maps.from_state(state.h);
-  auto gate = [&](std::int64_t index) { return slice(gates, 1, index * n, (index + 1) * n); };
-  const Var c = sigmoid(gate(1)) * state.c + sigmoid(gate(0)) * tanh(gate(2));
-  const Var h = sigmoid(gate(3)) * tanh(cell_norm ? (*cell_norm)(c) : c);
-  return {h, c};
+  const auto [h, c, o] = lstm_gates(maps.from_input(x), maps.from_state(state.h), state.c);
+  return {cell_norm ? o * tanh((*cell_norm)(c)) : h, c};
 }
 
 void LstmCell::visit(Visitor& v) {

@@ -14,6 +14,7 @@ std::vector<Case> product_cases();
 std::vector<Case> row_cases();
 std::vector<Case> loss_cases();
 std::vector<Case> norm_cases();
+std::vector<Case> recurrent_cases();
 std::vector<Case> attention_cases();
 std::vector<Case> layer_cases();
 
