@@ -1,73 +1,13 @@
-// Optimizers: traces and references, clipping and skipping, packing rules, bits for any thread count, no allocations.
-#include <doctest/doctest.h>
-
+// Optimizers: traces and references, clipping and skipping, groups, bits for any thread count, no allocations.
 #include <cmath>
-#include <limits>
 #include <optional>
-#include <vector>
 
-#include "autograd/ops.h"
 #include "core/parallel.h"
-#include "core/random.h"
-#include "optim/optimizer.h"
 #include "tests/allocation_counter.h"
+#include "tests/optimizer_testing.h"
 
 using namespace tapestry;
-
-namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-void set_grad(Parameter& p, const Tensor& gradient) {
-  p.zero_grad();
-  const Grad grad(&p.state()->grad);
-  REQUIRE_FALSE(grad.claim());
-  grad.tensor().copy_from(gradient);
-}
-void set_grad(Parameter& p, double value) { set_grad(p, full(p.shape(), value)); }
-
-// All parameters in one group, whatever their rank.
-std::vector<ParameterGroup> one_group(std::vector<Parameter>& list) {
-  ParameterGroup group;
-  for (Parameter& p : list) group.parameters.push_back({text_of("p", group.parameters.size()), &p});
-  return {group};
-}
-
-std::vector<Parameter> make_parameters(const std::vector<Shape>& shapes, DType dtype = DType::f32) {
-  Rng rng(7);
-  std::vector<Parameter> list;
-  for (const Shape& shape : shapes) {
-    Tensor value = empty(shape, dtype);
-    fill_normal(value, 0, 1, rng.next());
-    list.emplace_back(value);
-  }
-  return list;
-}
-
-std::vector<Parameter> filled(std::initializer_list<double> values, DType dtype = DType::f32) {
-  std::vector<Parameter> list;
-  for (const double value : values) list.emplace_back(full({1}, value, dtype));
-  return list;
-}
-
-void random_grads(std::vector<Parameter>& list, std::uint64_t seed) {
-  Rng rng(seed);
-  for (Parameter& p : list) {
-    Tensor gradient = empty_like(p.value());
-    fill_normal(gradient, 0, 1, rng.next());
-    set_grad(p, gradient);
-  }
-}
-
-std::vector<double> values_of(const std::vector<Parameter>& list) {
-  std::vector<double> all;
-  for (const Parameter& p : list)
-    for (std::int64_t i = 0; i < p.numel(); ++i) all.push_back(p.value().at(i));
-  return all;
-}
-
-}  // namespace
+using namespace tapestry::testing;
 
 TEST_CASE("O01 AdamW reference trace") {
   for (const DType dtype : {DType::f32, DType::f64}) {
@@ -269,31 +209,6 @@ TEST_CASE("the same bits with 1, 2 and 3 threads") {
   }
 }
 
-TEST_CASE("a parameter without gradient is left out of norm, update and decay") {
-  std::vector<Parameter> list = filled({1, 1, 1});
-  AdamW optimizer(one_group(list), {.weight_decay = 0.5});
-  // The buffer of an unset gradient may hold anything.
-  set_grad(list[1], kNan);
-  list[1].zero_grad();
-  set_grad(list[0], 3);
-  set_grad(list[2], 4);
-  CHECK(optimizer.step({.lr = 0.1}).grad_norm == 5);
-  CHECK(list[1].value().item() == 1);
-  CHECK(list[0].value().item() == doctest::Approx(0.85));
-
-  // Its first update comes with the bias correction of a first update.
-  for (Parameter& p : list) set_grad(p, 0.5);
-  optimizer.step({.lr = 0.1});
-  CHECK(list[1].value().item() == doctest::Approx(0.85));
-  CHECK(optimizer.counters().updates == std::map<std::string, std::int64_t>{{"p0", 2}, {"p1", 1}, {"p2", 2}});
-
-  CHECK_THROWS_WITH_AS(optimizer.step({.lr = 0.1}), "AdamW.step: no parameter has a gradient; call backward first",
-                       Error);
-  set_grad(list[0], 1);
-  optimizer.zero_grad();
-  CHECK_FALSE(list[0].has_grad());
-}
-
 TEST_CASE("groups have their own rate and decay") {
   std::vector<Parameter> list = filled({1, 1});
   ParameterGroup fast{.parameters = {{"fast", &list[0]}}, .lr_scale = 2, .weight_decay = 0};
@@ -312,106 +227,6 @@ TEST_CASE("groups have their own rate and decay") {
   by_rank.step({.lr = 0.1});
   const std::vector<double> after = values_of(mixed);
   for (std::size_t i = 0; i < 8; ++i) CHECK(after[i] == doctest::Approx(before[i] * (i < 4 ? 1 : 0.95)).epsilon(1e-6));
-}
-
-TEST_CASE("packing: aligned zero-padded segments, values and gradients kept") {
-  std::vector<Parameter> list = make_parameters({{3}, {2, 9}, {16}});
-  const std::vector<double> before = values_of(list);
-  set_grad(list[1], 2);
-  const std::int64_t gradients = memory_stats().current[static_cast<std::size_t>(MemoryCategory::gradients)];
-  AdamW optimizer(one_group(list));
-  CHECK(memory_stats().current[static_cast<std::size_t>(MemoryCategory::gradients)] > gradients);
-  CHECK(values_of(list) == before);
-  CHECK_FALSE(list[0].has_grad());
-  REQUIRE(list[1].has_grad());
-  CHECK(list[1].grad().at(17) == 2);
-  for (int t = 0; t < 3; ++t) {
-    for (Parameter& p : list) set_grad(p, 1);
-    optimizer.step({.lr = 0.1});
-  }
-  for (const Parameter& p : list) {
-    CHECK(p.packed());
-    CHECK(p.value().byte_offset() % 64 == 0);
-    CHECK(p.value().storage() == list[0].value().storage());
-  }
-  const Tensor flat(list[0].value().storage(), 0, {64}, DType::f32);
-  for (std::int64_t i = 0; i < 64; ++i)
-    if (i >= 3 && i < 16) CHECK(flat.at(i) == 0);
-  for (std::int64_t i = 16 + 18; i < 48; ++i) CHECK(flat.at(i) == 0);
-}
-
-TEST_CASE("packing: ownership") {
-  std::vector<Parameter> list = make_parameters({{3, 3}, {3, 3}});
-  {
-    AdamW optimizer(one_group(list));
-    CHECK_THROWS_WITH_AS(Sgd{one_group(list)},
-                         "optimizer: p0 is already owned by another optimizer; destroy that one first", Error);
-    CHECK_THROWS_AS(list[0].to(DType::f64), Error);
-    CHECK_THROWS_AS(tie(list[0], list[1]), Error);
-    CHECK(values_of(list).size() == 18);
-  }
-  const std::vector<double> before = values_of(list);
-  CHECK_FALSE(list[0].packed());
-  tie(list[0], list[1]);
-  CHECK_THROWS_WITH_AS(AdamW{one_group(list)}, "optimizer: p1 is listed twice; give each parameter once", Error);
-  CHECK_FALSE(list[0].packed());
-  AdamW optimizer({NamedParameter{"tied", &list[0]}});
-  set_grad(list[1], 1);
-  optimizer.step({.lr = 0.1});
-  CHECK(list[0].value().at(0) == doctest::Approx(before[0] * (1 - 0.1 * 0.01) - 0.1));
-
-  SUBCASE("the model may go first") { list.clear(); }
-  SUBCASE("a moved Parameter stays packed") {
-    Parameter moved = std::move(list[0]);
-    CHECK(moved.packed());
-    set_grad(moved, 1);
-    optimizer.step({.lr = 0.1});
-    CHECK(moved.value().at(0) == doctest::Approx(before[0] - 0.2).epsilon(0.01));
-  }
-}
-
-TEST_CASE("wrong arguments throw and leave the parameters unpacked") {
-  std::vector<Parameter> list = filled({1, 1});
-  CHECK_THROWS_WITH_AS(AdamW{std::vector<NamedParameter>{}}, "optimizer: there is no parameter to train", Error);
-  CHECK_THROWS_AS(AdamW(one_group(list), {.beta1 = 1}), Error);
-  CHECK_THROWS_AS(AdamW(one_group(list), {.beta2 = -0.1}), Error);
-  CHECK_THROWS_AS(AdamW(one_group(list), {.eps = 0}), Error);
-  CHECK_THROWS_AS(AdamW(one_group(list), {.weight_decay = kNan}), Error);
-  CHECK_THROWS_AS(Sgd(one_group(list), {.momentum = -1}), Error);
-  CHECK_THROWS_AS(Sgd(one_group(list), {.nesterov = true}), Error);
-  CHECK_FALSE(list[0].packed());
-
-  std::vector<Parameter> other = filled({1}, DType::f64), half = filled({1}, DType::bf16);
-  CHECK_THROWS_AS(AdamW({{"a", &list[0]}, {"b", &other[0]}}), Error);
-  CHECK_THROWS_AS(AdamW({NamedParameter{"a", &half[0]}}), Error);
-  CHECK_FALSE(list[0].packed());
-
-  Sgd optimizer(one_group(list));
-  set_grad(list[0], 1);
-  CHECK_THROWS_AS(optimizer.step({}), Error);
-  CHECK_THROWS_AS(optimizer.step({.lr = -0.1}), Error);
-  CHECK_THROWS_AS(optimizer.step({.lr = kInf}), Error);
-  CHECK_THROWS_AS(optimizer.step({.lr = 0.1, .clip_norm = -1}), Error);
-  CHECK(list[0].has_grad());
-  CHECK_THROWS_AS(optimizer.set_counters({}), Error);
-}
-
-TEST_CASE("G05 a weight updated between forward and backward") {
-  std::vector<Parameter> list = make_parameters({{4, 4}, {4, 4}});
-  AdamW optimizer(one_group(list));
-  const Tensor x = full({2, 4}, 1);
-  for (Parameter& p : list) set_grad(p, 1);
-  Tape tape;
-  const Var y = sum(matmul(Var(x), list[0]) * 2.0);
-  const Var z = sum(square(matmul(matmul(Var(x), list[0]), list[1]))) + y;
-  optimizer.step({.lr = 0.1});
-  try {
-    tape.backward(z);
-    FAIL("backward must throw");
-  } catch (const Error& e) {
-    CHECK(std::string(e.what()).find("AdamW.step") != std::string::npos);
-  }
-  CHECK_FALSE(list[0].has_grad());
 }
 
 TEST_CASE("a step allocates nothing after the first") {

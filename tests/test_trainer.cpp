@@ -1,126 +1,13 @@
-// Trainer: exact resume, exact weighting of micro-batches, evaluation, stopping, and what happens when a step fails.
-#include <doctest/doctest.h>
-
+// Trainer: exact resume, exact weighting of micro-batches, evaluation, stopping, bits and allocations.
 #include <cmath>
-#include <functional>
-#include <limits>
-#include <memory>
-#include <vector>
 
-#include "autograd/ops.h"
 #include "core/parallel.h"
-#include "core/random.h"
-#include "optim/trainer.h"
 #include "tests/allocation_counter.h"
 #include "tests/fault_injection.h"
+#include "tests/trainer_testing.h"
 
 using namespace tapestry;
-
-namespace {
-
-constexpr std::int64_t kIn = 7, kHidden = 33, kClasses = 5, kRows = 12;
-constexpr std::int64_t kIgnored = -100;
-
-Parameter random_parameter(const Shape& shape, Rng& rng) {
-  Tensor value = empty(shape);
-  fill_normal(value, 0, 0.3, rng.next());
-  return Parameter(value);
-}
-
-// Two layers with dropout between them.
-class Net : public Module {
- public:
-  explicit Net(std::uint64_t seed, double p = 0.2) : dropout_p(p), rng_(seed) {
-    up = random_parameter({kIn, kHidden}, rng_);
-    down = random_parameter({kHidden, kClasses}, rng_);
-  }
-  Var operator()(const Tensor& x) const {
-    Var h = gelu_tanh(linear(Var(x), up, bias));
-    if (training()) h = dropout(h, dropout_p, next_random_key());
-    return linear(h, down);
-  }
-  void visit(Visitor& v) override {
-    v("up", up);
-    v("bias", bias);
-    v("down", down);
-    if (unused) v("unused", *unused);
-  }
-
-  Parameter up{Shape{1}}, bias{Shape{kHidden}}, down{Shape{1}};
-  std::unique_ptr<Parameter> unused;
-  double dropout_p;
-
- private:
-  Rng rng_;
-};
-
-// Micro-batch i: random inputs, targets that depend on them, and `ignored(i)` rows without a target.
-struct Data {
-  std::int64_t rows = kRows;
-  std::function<std::int64_t(std::int64_t)> ignored = [](std::int64_t) { return 0; };
-
-  Tensor inputs(std::int64_t i) const {
-    Tensor x = empty({rows, kIn});
-    fill_normal(x, 0, 1, {99, static_cast<std::uint64_t>(i)});
-    return x;
-  }
-  Tensor targets(std::int64_t i, const Tensor& x) const {
-    Tensor t = empty({rows}, DType::i64);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const float* row = x.data<float>() + r * kIn;
-      std::int64_t best = 0;
-      for (std::int64_t c = 1; c < kClasses; ++c)
-        if (row[c] > row[best]) best = c;
-      t.mutable_data<std::int64_t>()[r] = r < ignored(i) ? kIgnored : best;
-    }
-    return t;
-  }
-  LossResult loss(const Net& net, std::int64_t i) const {
-    const Tensor x = inputs(i);
-    const CrossEntropy result = cross_entropy(net(x), targets(i, x), kIgnored);
-    return {result.loss, result.valid_tokens};
-  }
-};
-
-// A model with its optimizer and trainer, as a program would make them.
-struct Run {
-  Run(std::uint64_t seed, TrainerOptions options, Data d = {}, double dropout = 0.2)
-      : net(seed, dropout), data(std::move(d)), optimizer(parameters(net), {.weight_decay = 0.1}) {
-    functions.micro_loss = [this](std::int64_t i) {
-      if (i == fail_at) fail("no data");
-      return data.loss(net, i);
-    };
-    functions.valid_tokens = [this](std::int64_t i) { return data.rows - data.ignored(i); };
-    functions.on_step = [this](const StepInfo& info) { steps.push_back(info); };
-    functions.on_eval = [this](std::int64_t step, double loss) { evals.emplace_back(step, loss); };
-    if (options.clip_norm == 0) options.clip_norm = 1;
-    opts = options;
-  }
-  Trainer& trainer() {
-    if (!trainer_)
-      trainer_ = std::make_unique<Trainer>(net, optimizer, warmup(3, cosine(0.02, 0.001, 30)), opts, functions);
-    return *trainer_;
-  }
-  std::vector<double> losses() const {
-    std::vector<double> result;
-    for (const StepInfo& info : steps) result.push_back(info.loss);
-    return result;
-  }
-
-  Net net;
-  Data data;
-  AdamW optimizer;
-  TrainerOptions opts;
-  Trainer::Functions functions;
-  std::int64_t fail_at = -1;
-  std::vector<StepInfo> steps;
-  std::vector<std::pair<std::int64_t, double>> evals;
-
- private:
-  std::unique_ptr<Trainer> trainer_;
-};
-
-}  // namespace
+using namespace tapestry::testing;
 
 TEST_CASE("F01 bit-exact resume") {
   const TrainerOptions options{.max_steps = 20, .accumulate = 3, .seed = 5};
@@ -200,27 +87,6 @@ TEST_CASE("unequal micro-batches equal one batch") {
   CHECK(a.lr == doctest::Approx(0.02 / 3));
 }
 
-TEST_CASE("without valid_tokens micro-batches must be equal, and what it says is checked") {
-  Run run(1, {.accumulate = 2}, {.ignored = [](std::int64_t i) { return i; }});
-  run.functions.valid_tokens = nullptr;
-  CHECK(has(message_of([&] { run.trainer().step(); }), "give Functions::valid_tokens"));
-
-  Run wrong(1, {.accumulate = 2});
-  wrong.functions.valid_tokens = [](std::int64_t) { return kRows + 1; };
-  CHECK(has(message_of([&] { wrong.trainer().step(); }), "valid_tokens(0) is 13, but micro_loss counted 12"));
-}
-
-TEST_CASE("N08 a window without any target leaves no NaN") {
-  Run run(1, {.accumulate = 2}, {.ignored = [](std::int64_t) { return kRows; }});
-  const StepInfo info = run.trainer().step();
-  CHECK(info.loss == 0);
-  CHECK(info.grad_norm == 0);
-  CHECK(info.tokens == 0);
-  CHECK_FALSE(info.skipped);
-  for (const NamedParameter& p : parameters(run.net))
-    for (std::int64_t i = 0; i < p.parameter->numel(); ++i) CHECK(std::isfinite(p.parameter->value().at(i)));
-}
-
 TEST_CASE("the same bits with 1, 2 and 3 threads") {
   std::string hash;
   for (const int threads : {1, 2, 3}) {
@@ -234,17 +100,6 @@ TEST_CASE("the same bits with 1, 2 and 3 threads") {
   Run other(1, {.max_steps = 6, .accumulate = 2, .seed = 4}, {.rows = 500});
   other.trainer().run();
   CHECK(weights_hash(other.net) != hash);
-}
-
-TEST_CASE("a parameter that visit() does not reach is found in the first step") {
-  Run run(1, {});
-  Parameter forgotten(Shape{kIn});
-  run.functions.micro_loss = [&](std::int64_t i) {
-    LossResult result = run.data.loss(run.net, i);
-    result.loss = result.loss + sum(Var(forgotten));
-    return result;
-  };
-  CHECK(has(message_of([&] { run.trainer().step(); }), "missing: [7]"));
 }
 
 TEST_CASE("evaluation: when, in which mode, and without effect on the run") {
@@ -308,93 +163,6 @@ TEST_CASE("stopping: interrupt, time budget, end") {
   CHECK(limited.trainer().current_step() == 0);
   Run unlimited(1, {.max_steps = 2, .time_budget_seconds = 1e9});
   CHECK(unlimited.trainer().run() == Trainer::Stop::finished);
-}
-
-TEST_CASE("a loss that is not finite skips the step, ten in a row throw") {
-  Run run(1, {.max_steps = 30});
-  std::int64_t bad_from = 2, bad_to = 4;
-  run.functions.micro_loss = [&](std::int64_t i) {
-    LossResult result = run.data.loss(run.net, i);
-    if (i >= bad_from && i < bad_to) result.loss = result.loss + Var(scalar(std::numeric_limits<double>::quiet_NaN()));
-    return result;
-  };
-  for (int i = 0; i < 2; ++i) CHECK_FALSE(run.trainer().step().skipped);
-  const std::string hash = weights_hash(run.net);
-  // The gradients of this loss are finite, but it is no loss to follow.
-  const StepInfo info = run.trainer().step();
-  CHECK(info.skipped);
-  CHECK(std::isnan(info.loss));
-  CHECK(run.trainer().step().skipped);
-  CHECK(weights_hash(run.net) == hash);
-  CHECK_FALSE(run.trainer().step().skipped);
-  bad_to = 1000;
-  CHECK(has(message_of([&] { run.trainer().run(); }), "10 steps in a row were not finite: now the loss is nan"));
-}
-
-TEST_CASE("a failure in the forward keeps the window, one in the backward begins it anew") {
-  const TrainerOptions options{.max_steps = 4, .accumulate = 3};
-  Run unbroken(1, options);
-  unbroken.trainer().run();
-
-  Run forward(1, options);
-  forward.fail_at = 4;
-  CHECK(has(message_of([&] { forward.trainer().run(); }), "no data"));
-  forward.fail_at = -1;
-  forward.trainer().run();
-  CHECK(weights_hash(forward.net) == weights_hash(unbroken.net));
-  CHECK(forward.losses() == unbroken.losses());
-
-  Run backward(1, options);
-  bool broken = true;
-  backward.functions.micro_loss = [&](std::int64_t i) {
-    LossResult result = backward.data.loss(backward.net, i);
-    if (i == 4 && broken) Tape::current()->hook(result.loss, [](const Tensor&) { fail("broken hook"); });
-    return result;
-  };
-  CHECK(has(message_of([&] { backward.trainer().run(); }), "broken hook"));
-  broken = false;
-  backward.trainer().run();
-  CHECK(weights_hash(backward.net) == weights_hash(unbroken.net));
-  CHECK(backward.losses() == unbroken.losses());
-}
-
-TEST_CASE("a step that throws ends its window") {
-  Run run(1, {.accumulate = 2});
-  const std::string before = weights_hash(run.net);
-  double rate = -1;
-  Trainer trainer(
-      run.net, run.optimizer, [&](std::int64_t) { return rate; }, run.opts, run.functions);
-  CHECK(has(message_of([&] { trainer.step(); }), "AdamW.step: lr must be"));
-  CHECK_FALSE(run.net.up.has_grad());
-  CHECK(weights_hash(run.net) == before);
-  CHECK(trainer.current_step() == 0);
-  rate = 0.1;
-  CHECK(trainer.step().tokens == 2 * kRows);
-}
-
-TEST_CASE("a visited parameter that the loss does not use stays as it is") {
-  Run run(1, {.max_steps = 3});
-  Net net(1);
-  net.unused = std::make_unique<Parameter>(full({4, 4}, 1));
-  AdamW optimizer(parameters(net), {.weight_decay = 0.5});
-  Trainer trainer(net, optimizer, constant(0.1), {.max_steps = 3},
-                  {.micro_loss = [&](std::int64_t i) { return run.data.loss(net, i); }});
-  trainer.run();
-  CHECK(same_bits(net.unused->value(), full({4, 4}, 1)));
-}
-
-TEST_CASE("wrong options throw") {
-  Net net(1);
-  AdamW optimizer(parameters(net));
-  const Trainer::Functions functions{.micro_loss = [](std::int64_t) { return LossResult{}; }};
-  auto make = [&](const TrainerOptions& options) { Trainer(net, optimizer, constant(0.1), options, functions); };
-  CHECK_THROWS_AS(make({.max_steps = -1}), Error);
-  CHECK_THROWS_AS(make({.accumulate = 0}), Error);
-  CHECK_THROWS_AS(make({.clip_norm = -1}), Error);
-  CHECK_THROWS_AS(make({.eval_every = -1}), Error);
-  CHECK_THROWS_AS(make({.time_budget_seconds = -1}), Error);
-  CHECK_THROWS_AS(Trainer(net, optimizer, nullptr, {}, functions), Error);
-  CHECK_THROWS_AS(Trainer(net, optimizer, constant(0.1), {}, {}), Error);
 }
 
 TEST_CASE("a step allocates nothing from the third on") {
