@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "autograd/ops.h"
@@ -207,15 +208,16 @@ TEST_CASE("fused gates give the same bits for any number of threads") {
 
 TEST_CASE("a NaN stays in its own unit, and a saturated gate is exact") {
   constexpr std::int64_t kUnits = 35;
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  // Whichever gate the NaN enters through: it reaches h' (o excepted, also c') of unit 7 and of no other.
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  // Through whichever gate it enters, it reaches h' and the gate's gradient of unit 7, and no other unit.
   for (const std::int64_t gates : {3, 4})
     for (std::int64_t gate = 0; gate < gates; ++gate)
       for (const bool in_state : {false, true}) {
         CAPTURE(gates);
         CAPTURE(gate);
+        CAPTURE(in_state);
         Inputs in = random_inputs({1, kUnits}, gates);
-        (in_state ? in.from_state : in.from_input).mutable_data<float>()[gate * kUnits + 7] = kNan;
+        (in_state ? in.from_state : in.from_input).mutable_data<float>()[gate * kUnits + 7] = nan;
         const std::vector<Tensor> got = value_and_gradients(
             in, [&](auto&... all) { return gates == 3 ? gru_gates(all...) : lstm_gates(all...)[0]; });
         for (std::int64_t j = 0; j < kUnits; ++j) {
@@ -224,7 +226,6 @@ TEST_CASE("a NaN stays in its own unit, and a saturated gate is exact") {
         }
       }
   // i = 0, f = 1, o = 1, whatever g: the cell keeps its state.
-  const float inf = std::numeric_limits<float>::infinity();
   const Tensor c_before = tensor({0.25}, {1, 1});
   const auto [h_after, c_after, o] = lstm_gates(tensor({-inf, inf, 3, inf}, {1, 4}), zeros({1, 4}), c_before);
   CHECK(c_after.item() == 0.25);
