@@ -1,4 +1,5 @@
 // unfold, conv1d, conv2d and their layers: strides, paddings, dilations and groups, with and without bias.
+#include "layers/convolution.h"
 #include "autograd/ops.h"
 #include "tests/cases/make.h"
 
@@ -69,6 +70,23 @@ void add_conv2d(std::vector<Case>& cases) {
   add({1, 37, 13, 11}, {5, 37, 3, 3}, true, " stride 2 padding 1", {.stride = 2, .padding = 1});
 }
 
+void add_layers(std::vector<Case>& cases) {
+  Rng rng(5);
+  auto add = [&](const std::string& name, auto layer, const Shape& x) {
+    cases.push_back(gradcheck_case(name, std::move(layer), x));
+  };
+  add("Conv1d 1 to 1", Conv1d({.in = 1, .out = 1, .size = 1}, rng), {1, 1, 1});
+  add("Conv1d 3 to 4", Conv1d({.in = 3, .out = 4, .size = 3, .padding = 1}, rng), {2, 3, 31});
+  add("Conv1d 4 to 2 without bias, groups 2",
+      Conv1d({.in = 4, .out = 2, .size = 2, .stride = 2, .dilation = 3, .groups = 2, .bias = false}, rng), {3, 4, 9});
+  add("Conv2d 1 to 1", Conv2d({.in = 1, .out = 1, .size = 1}, rng), {1, 1, 1, 1});
+  add("Conv2d 3 to 5", Conv2d({.in = 3, .out = 5, .size = {3, 2}, .padding = {1, 0}}, rng), {2, 3, 5, 4});
+  add("Conv2d 4 to 6 without bias, groups 2",
+      Conv2d({.in = 4, .out = 6, .size = 2, .stride = {2, 1}, .dilation = 2, .groups = 2, .bias = false}, rng),
+      {1, 4, 5, 6});
+  add("Conv2d 31 to 33", Conv2d({.in = 31, .out = 33, .size = 1}, rng), {1, 31, 3, 2});
+}
+
 }  // namespace
 
 std::vector<Case> convolution_cases() {
@@ -76,6 +94,7 @@ std::vector<Case> convolution_cases() {
   add_unfold(cases);
   add_conv1d(cases);
   add_conv2d(cases);
+  add_layers(cases);
   return cases;
 }
 
