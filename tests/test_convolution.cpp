@@ -32,6 +32,7 @@ const std::vector<Sample> kSamples{
     {{2, 67, 13, 11}, {33, 67, 3, 3}, {.padding = 1}},      // several blocks of channels, of taps
     {{1, 3, 61, 211}, {9, 3, 5, 3}, {.dilation = {1, 2}}},  // several blocks of places
     {{5, 33, 7, 9}, {67, 33, 1, 1}},
+    {{2, 262, 3, 4}, {6, 131, 1, 1}, {.groups = 2}},
 };
 
 struct Results {

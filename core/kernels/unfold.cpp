@@ -74,13 +74,15 @@ void fold_channels(const Unfolding& u, const T* columns, std::int64_t channels, 
       const Places inside_h = places_inside(h, u.height, tap_h);
       for (std::int64_t tap_w = 0; tap_w < w.size; ++tap_w, columns += u.places()) {
         const Places inside_w = places_inside(w, u.width, tap_w);
+        const std::int64_t count = inside_w.end - inside_w.begin;
+        if (count == 0) continue;
         for (std::int64_t at_h = inside_h.begin; at_h < inside_h.end; ++at_h) {
-          const T* from = columns + at_h * u.across;
-          T* to = planes + h.element(at_h, tap_h) * u.width + w.element(0, tap_w);
+          const T* from = columns + at_h * u.across + inside_w.begin;
+          T* to = planes + h.element(at_h, tap_h) * u.width + w.element(inside_w.begin, tap_w);
           if (w.stride == 1) {
-            for (std::int64_t i = inside_w.begin; i < inside_w.end; ++i) to[i] += from[i];
+            for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
           } else {
-            for (std::int64_t i = inside_w.begin; i < inside_w.end; ++i) to[i * w.stride] += from[i];
+            for (std::int64_t i = 0; i < count; ++i) to[i * w.stride] += from[i];
           }
         }
       }
