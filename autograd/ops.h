@@ -10,6 +10,7 @@
 #include "core/kernels/attention.h"
 #include "core/kernels/cross_entropy.h"
 #include "core/kernels/layernorm.h"
+#include "core/kernels/window.h"
 #include "core/random.h"
 
 namespace tapestry {
@@ -159,6 +160,31 @@ Var triu(const Var& x, std::int64_t diagonal = 0);
 Var matmul(const Var& a, const Var& b, bool transpose_a = false, bool transpose_b = false);
 // x [..., in] weight [in, out] + bias [out] -> [..., out]; an empty bias Var means none.
 Var linear(const Var& x, const Var& weight, const Var& bias = {});
+
+// ---- windows that slide over the last two axes (conv1d: one). Padding is zeros at both ends of an axis; a window has
+// (extent + 2 padding - dilation (size - 1) - 1) / stride + 1 places along it, and none throws. N may be 0.
+struct UnfoldOptions {
+  HeightWidth stride = 1, padding = 0, dilation = 1;
+};
+// [N, C, H, W] -> [N, C * h * w, places]: row (c, i, j) is what tap (i, j) of the window sees in channel c, place by
+// place in row-major order, as in torch.nn.functional.unfold. The gradient of an element is the sum over all copies.
+Var unfold(const Var& x, HeightWidth size, const UnfoldOptions& options = {});
+
+struct Conv1dOptions {
+  std::int64_t stride = 1, padding = 0, dilation = 1;
+  std::int64_t groups = 1;  // runs of channels, of x and of y, that are convolved apart; divides both
+};
+struct Conv2dOptions {
+  HeightWidth stride = 1, padding = 0, dilation = 1;
+  std::int64_t groups = 1;
+};
+// The cross-correlation y[n, o, p] = bias[o] + sum over c, tap of weight[o, c, tap] x[n, c, p stride + tap dilation -
+// padding], c within the group of o (LeCun et al. 1998; groups: Krizhevsky et al. 2012). Layouts are PyTorch's:
+// x [N, C, L], weight [O, C / groups, size], bias [O] or an empty Var -> [N, O, places].
+// Padding is multiplied like any zero: 0 * inf = NaN where an infinite weight lies over it.
+Var conv1d(const Var& x, const Var& weight, const Var& bias = {}, const Conv1dOptions& options = {});
+// x [N, C, H, W], weight [O, C / groups, h, w], bias [O] or an empty Var -> [N, O, places down, places across].
+Var conv2d(const Var& x, const Var& weight, const Var& bias = {}, const Conv2dOptions& options = {});
 
 // ---- rows: everything here works over the last axis
 // exp(x - max) / sum, and its logarithm. mask broadcasts to x: u8 where nonzero keeps, or float that is added, -inf

@@ -25,9 +25,10 @@ double fan_sum(const Parameter& p) {
 Fans fans(const Shape& weight) {
   TAP_CHECK(weight.rank() >= 2, "init: fan_in and fan_out need a weight of rank 2 or more, not ", weight,
             "; use normal, uniform or constant for a vector");
-  std::int64_t receptive = 1;
-  for (int axis = 0; axis < weight.rank() - 2; ++axis) receptive *= weight[axis];
-  return {weight[-2] * receptive, weight[-1] * receptive};
+  if (weight.rank() == 2) return {weight[0], weight[1]};
+  std::int64_t taps = 1;
+  for (int axis = 2; axis < weight.rank(); ++axis) taps *= weight[axis];
+  return {weight[1] * taps, weight[0] * taps};
 }
 
 void zeros(Parameter& p) { constant(p, 0); }
@@ -73,7 +74,7 @@ void orthogonal(Parameter& p, Rng& rng, double gain) {
   TAP_CHECK(p.shape().rank() >= 2, "init: orthogonal needs a weight of rank 2 or more, not ", p.shape());
   if (p.numel() == 0) return;
   using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  const std::int64_t rows = p.shape().rows(), columns = p.shape().back();
+  const std::int64_t rows = p.shape()[0], columns = p.numel() / rows;
   const std::int64_t tall = std::max(rows, columns), narrow = std::min(rows, columns);
   Tensor draws = empty({tall, narrow}, DType::f64);
   fill_normal(draws, 0, 1, key);

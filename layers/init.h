@@ -1,5 +1,6 @@
-// Initial weights. A matrix is [in, out]; fan_in is what one output sums over, fan_out what one input feeds.
-// Rank below 2 throws (no fan); an extent of 0 leaves nothing to fill.
+// Initial weights. A matrix is [in, out], a weight of rank 3 or more that of a convolution: [out, in / groups,
+// taps...]. fan_in is what one output sums over, fan_out what one input feeds (with one group; the shape does not tell
+// groups). Rank below 2 throws (no fan); an extent of 0 leaves nothing to fill.
 #pragma once
 
 #include "autograd/parameter.h"
@@ -10,7 +11,7 @@ namespace tapestry::init {
 struct Fans {
   std::int64_t in, out;
 };
-Fans fans(const Shape& weight);  // [in, out]; further leading axes are a receptive field: [..., in, out]
+Fans fans(const Shape& weight);  // [in, out], or [out, in / groups, taps...]: either channel count times the taps
 
 enum class Mode { fan_in, fan_out };
 
@@ -27,7 +28,7 @@ void xavier_normal(Parameter& p, Rng& rng, double gain = 1);
 void kaiming_uniform(Parameter& p, Rng& rng, Mode mode = Mode::fan_in);
 void kaiming_normal(Parameter& p, Rng& rng, Mode mode = Mode::fan_in);
 // Saxe et al. 2013: gain times a random matrix with orthonormal columns or, if there are more of them than rows,
-// orthonormal rows; uniform over all of these. Leading axes count as rows.
+// orthonormal rows; uniform over all of these. Axes behind the first count as columns.
 void orthogonal(Parameter& p, Rng& rng, double gain = 1);
 // GPT-2's projections into the residual stream: std 0.02 / sqrt(2 layers).
 void gpt2_residual(Parameter& p, Rng& rng, std::int64_t layers);

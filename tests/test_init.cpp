@@ -66,10 +66,15 @@ TEST_CASE("R02 Fan-in and fan-out") {
   check_normal(moments(weight, [](Parameter& p, Rng& r) { init::xavier_normal(p, r, 2); }), 1.0);
 }
 
-TEST_CASE("R02 leading axes are a receptive field") {
-  const init::Fans f = init::fans({3, 2, 5, 4});
+TEST_CASE("R02 a convolution's weight is [out, in / groups, taps...]") {
+  const init::Fans f = init::fans({4, 5, 3, 2});
   CHECK(f.in == 30);
   CHECK(f.out == 24);
+  const Shape weight{3, 5, 7};
+  check_normal(moments(weight, [](Parameter& p, Rng& r) { init::kaiming_normal(p, r); }), std::sqrt(2.0 / 35));
+  const auto mode = init::Mode::fan_out;
+  check_normal(moments(weight, [=](Parameter& p, Rng& r) { init::kaiming_normal(p, r, mode); }), std::sqrt(2.0 / 21));
+  check_uniform(moments(weight, [](Parameter& p, Rng& r) { init::xavier_uniform(p, r); }), std::sqrt(6.0 / 56));
 }
 
 TEST_CASE("R02 rank below 2 throws, no elements are left alone") {
@@ -137,7 +142,7 @@ TEST_CASE("orthogonal: orthonormal columns of a tall weight, rows of a wide one"
     Rng rng(3);
     Parameter p(shape, DType::f64);
     init::orthogonal(p, rng, 3);
-    const std::int64_t rows = shape.rows(), columns = shape.back(), narrow = std::min(rows, columns);
+    const std::int64_t rows = shape[0], columns = shape.numel() / rows, narrow = std::min(rows, columns);
     const bool tall = rows >= columns;
     for (std::int64_t a = 0; a < narrow; ++a)
       for (std::int64_t b = 0; b < narrow; ++b) {
