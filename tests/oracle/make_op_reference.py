@@ -356,18 +356,22 @@ def windows(row):
     row("conv2d: dilation 2, without bias", conv(F.conv2d, dilation=2), x=(1, 2, 5, 6), weight=(2, 2, 2, 3))
     row("conv2d: depthwise", conv(F.conv2d, groups=3, padding=1), x=(1, 3, 3, 4), weight=(3, 1, 3, 3), bias=(3,))
     row("conv2d: one by one", conv(F.conv2d), x=(2, 3, 2, 2), weight=(2, 3, 1, 1), bias=(2,))
+    row("conv2d: stride by axis", conv(F.conv2d, stride=(1, 2), padding=(0, 1)), x=(1, 2, 3, 4), weight=(2, 2, 2, 3))
     row("conv2d: empty batch", conv(F.conv2d), x=(0, 2, 3, 3), weight=(2, 2, 2, 2), bias=(2,))
     row("unfold: stride 2, padding 1", lambda x: F.unfold(x, (2, 3), stride=2, padding=1), x=(2, 2, 4, 3))
     row("unfold: dilation 2", lambda x: F.unfold(x, 2, dilation=2), x=(1, 2, 4, 4))
-    row("max_pool1d: window 2", lambda x: F.max_pool1d(x, 2), x=(2, 2, 6))
-    row("max_pool1d: window 3, stride 2, padding 1", lambda x: F.max_pool1d(x, 3, 2, 1), x=(2, 2, 7))
-    row("max_pool2d: window 2", lambda x: F.max_pool2d(x, 2), x=(1, 2, 4, 5))
-    row("max_pool2d: window 3, stride 2, padding 1", lambda x: F.max_pool2d(x, 3, 2, 1), x=(1, 2, 5, 5))
-    row("max_pool2d: equal elements", lambda x: F.max_pool2d(x, 2, 1), x=torch.ones(1, 1, 3, 3))
-    row("avg_pool1d: window 2", lambda x: F.avg_pool1d(x, 2), x=(2, 2, 6))
-    row("avg_pool1d: window 3, stride 2, padding 1", lambda x: F.avg_pool1d(x, 3, 2, 1), x=(2, 2, 7))
-    row("avg_pool2d: window 2", lambda x: F.avg_pool2d(x, 2), x=(1, 2, 4, 5))
-    row("avg_pool2d: window 3, stride 2, padding 1", lambda x: F.avg_pool2d(x, 3, 2, 1), x=(1, 2, 5, 5))
+    pools = {"window 2": dict(kernel_size=2), "window 3, stride 2, padding 1": dict(kernel_size=3, stride=2, padding=1)}
+    for variant, options in pools.items():
+        for name in ("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d"):
+            function = getattr(F, name)
+            row(f"{name}: {variant}", lambda x: function(x, **options), x=(2, 2, 7) if "1d" in name else (1, 2, 5, 6))
+    row("max_pool2d: window 3 by 2, overlapping", lambda x: F.max_pool2d(x, (3, 2), 1), x=(1, 2, 4, 4))
+    row("max_pool2d: dilation 2", lambda x: F.max_pool2d(x, 2, 1, dilation=2), x=(1, 1, 4, 5))
+    row("max_pool2d: window 2, empty batch", lambda x: F.max_pool2d(x, 2), x=(0, 2, 4, 4))
+    row("max_pool2d: window 2, equal elements", lambda x: F.max_pool2d(x, 2), x=torch.ones(1, 1, 4, 4))
+    row("max_pool1d: window 2, special points", lambda x: F.max_pool1d(x, 2),
+        x=values(1.0, NAN, NAN, 2.0, -INF, -INF, INF, 3.0).reshape(1, 1, 8))
+    row("avg_pool2d: padding not counted", lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False), x=(1, 2, 5, 6))
 
 
 def main(path):
