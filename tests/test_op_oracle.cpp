@@ -37,6 +37,7 @@ const std::vector<Convention> kConventions = {
     {"relu: special points", "dx", kNanGradient, {{12, NAN}}},
     {"max: axis 0, with NaN", "dx", kNanGradient, {{1, NAN}}},
     {"min: axis 0, with NaN", "dx", kNanGradient, {{1, NAN}}},
+    {"max_pool1d: window 2, special points", "dx", kNanGradient, {{1, NAN}, {2, NAN}}},
     {"maximum: special pairs", "da", kNanGradient, kNanPairs},
     {"maximum: special pairs", "db", kNanGradient, kNanPairs},
     {"minimum: special pairs", "da", kNanGradient, kNanPairs},
