@@ -159,10 +159,9 @@ bool is_result(const std::string& item, const Items& row) {
 
 void check_rows(DType dtype, double tolerance) {
   for (const auto& [name, row] : reference()) {
-    if (not_yet(name)) continue;
-    CAPTURE(name);
     const std::string key = key_of(name);
-    REQUIRE(!key.empty());
+    if (key.empty()) continue;  // the last test reports it
+    CAPTURE(name);
     Inputs in(row, dtype);
     const Var y = table().at(key)(in);
     Items results = in.backward(y);
