@@ -59,7 +59,7 @@ Var square(const Var& x);
 Var tanh(const Var& x);
 Var sigmoid(const Var& x);    // 1 / (1 + exp(-x))
 Var relu(const Var& x);       // max(x, 0); NaN stays NaN, forward and backward; gradient 0 at 0
-Var silu(const Var& x);       // x sigmoid(x)
+Var silu(const Var& x);       // x sigmoid(x); at infinity, as both forms of gelu, the limit: 0 at -inf
 Var gelu(const Var& x);       // x Phi(x), the erf form (Hendrycks & Gimpel 2016)
 Var gelu_tanh(const Var& x);  // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the tanh form of GPT-2
 Var abs(const Var& x);        // gradient 0 at 0
