@@ -10,6 +10,7 @@
 #include "core/kernels/attention.h"
 #include "core/kernels/cross_entropy.h"
 #include "core/kernels/layernorm.h"
+#include "core/kernels/pool.h"
 #include "core/random.h"
 
 namespace tapestry {
@@ -159,6 +160,15 @@ Var triu(const Var& x, std::int64_t diagonal = 0);
 Var matmul(const Var& a, const Var& b, bool transpose_a = false, bool transpose_b = false);
 // x [..., in] weight [in, out] + bias [out] -> [..., out]; an empty bias Var means none.
 Var linear(const Var& x, const Var& weight, const Var& bias = {});
+
+// ---- pooling: windows over [N, C, L] -> [N, C, L'] and [N, C, H, W] -> [N, C, H', W'], with L' = (L + 2 padding -
+// dilation (size - 1) - 1) / stride + 1, rounded down. Options: {.size = 2}, by axis {.size = {3, 2}, .padding = 1}.
+// The padding never is the maximum. The first of equal elements gets the gradient; NaN gives NaN, as in max.
+Var max_pool1d(const Var& x, const MaxPool1dOptions& options);
+Var max_pool2d(const Var& x, const MaxPool2dOptions& options);
+// The padding counts as 0. The divisor is the window's size, or with count_include_pad = false its elements of x.
+Var avg_pool1d(const Var& x, const AvgPool1dOptions& options);
+Var avg_pool2d(const Var& x, const AvgPool2dOptions& options);
 
 // ---- rows: everything here works over the last axis
 // exp(x - max) / sum, and its logarithm. mask broadcasts to x: u8 where nonzero keeps, or float that is added, -inf
