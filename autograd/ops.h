@@ -140,7 +140,8 @@ std::array<Var, N> chunk(const Var& x, int axis) {
 }
 
 // ---- rows and elements chosen by index (i32 or i64). An index outside the axis throws, and nothing is written.
-// index of x's shape but for the length of `axis`: y[.., i, ..] = x[.., index[.., i, ..], ..]
+// index of x's rank, of any length along `axis` and no longer than x along the others, as in PyTorch; y of its shape:
+// y[.., i, ..] = x[.., index[.., i, ..], ..]
 Var gather(const Var& x, int axis, const Tensor& index);
 Var index_select(const Var& x, int axis, const Tensor& index);  // index [n]: y[.., i, ..] = x[.., index[i], ..]
 // y = x, then y[.., index[.., i, ..], ..] += source[.., i, ..]; index and source of one shape, as in gather. Equal
