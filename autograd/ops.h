@@ -10,6 +10,7 @@
 #include "core/kernels/attention.h"
 #include "core/kernels/cross_entropy.h"
 #include "core/kernels/layernorm.h"
+#include "core/kernels/pool.h"
 #include "core/kernels/window.h"
 #include "core/random.h"
 
@@ -140,7 +141,8 @@ std::array<Var, N> chunk(const Var& x, int axis) {
 }
 
 // ---- rows and elements chosen by index (i32 or i64). An index outside the axis throws, and nothing is written.
-// index of x's shape but for the length of `axis`: y[.., i, ..] = x[.., index[.., i, ..], ..]
+// index of x's rank, of any length along `axis` and no longer than x along the others, as in PyTorch; y of its shape:
+// y[.., i, ..] = x[.., index[.., i, ..], ..]
 Var gather(const Var& x, int axis, const Tensor& index);
 Var index_select(const Var& x, int axis, const Tensor& index);  // index [n]: y[.., i, ..] = x[.., index[i], ..]
 // y = x, then y[.., index[.., i, ..], ..] += source[.., i, ..]; index and source of one shape, as in gather. Equal
@@ -185,6 +187,15 @@ struct Conv2dOptions {
 Var conv1d(const Var& x, const Var& weight, const Var& bias = {}, const Conv1dOptions& options = {});
 // x [N, C, H, W], weight [O, C / groups, h, w], bias [O] or an empty Var -> [N, O, places down, places across].
 Var conv2d(const Var& x, const Var& weight, const Var& bias = {}, const Conv2dOptions& options = {});
+
+// ---- pooling: windows over [N, C, L] -> [N, C, L'] and [N, C, H, W] -> [N, C, H', W'], with L' = (L + 2 padding -
+// dilation (size - 1) - 1) / stride + 1, rounded down. Options: {.size = 2}, by axis {.size = {3, 2}, .padding = 1}.
+// The padding never is the maximum. The first of equal elements gets the gradient; NaN gives NaN, as in max.
+Var max_pool1d(const Var& x, const MaxPool1dOptions& options);
+Var max_pool2d(const Var& x, const MaxPool2dOptions& options);
+// The padding counts as 0. The divisor is the window's size, or with count_include_pad = false its elements of x.
+Var avg_pool1d(const Var& x, const AvgPool1dOptions& options);
+Var avg_pool2d(const Var& x, const AvgPool2dOptions& options);
 
 // ---- rows: everything here works over the last axis
 // exp(x - max) / sum, and its logarithm. mask broadcasts to x: u8 where nonzero keeps, or float that is added, -inf

@@ -6,18 +6,20 @@ namespace tapestry {
 
 namespace {
 
-// `x` seen as [outer, n, inner] around the axis.
-IndexLayout layout_of(const Shape& x, int axis, std::int64_t m, bool per_element) {
-  return {extent_before(x, axis), x[axis], m, extent_from(x, axis + 1), per_element};
-}
-
-// For gather and scatter_add: the chosen have x's shape but for the length of the axis.
+// For gather and scatter_add: the chosen have the shape of the index, which lies within x's but for the axis.
 IndexLayout element_layout(const char* op, const Shape& x, int axis, const Tensor& index) {
+  const Shape& s = index.shape();
   const int a = x.axis(op, axis);
-  TAP_CHECK(index.shape().rank() == x.rank() && index.shape().with(a, 0) == x.with(a, 0), op,
-            ": the index must have the shape of x ", x, " in every axis but ", axis, ", not ", index.shape(),
-            "; index_select takes one index for whole rows");
-  return layout_of(x, a, index.shape()[a], true);
+  bool fits = s.rank() == x.rank(), partial = false;
+  for (int i = 0; fits && i < x.rank(); ++i) {
+    fits = i == a || s[i] <= x[i];
+    partial |= i != a && s[i] < x[i];
+  }
+  TAP_CHECK(fits, op, ": the index must have the rank of x ", x, " and be no longer in any axis but ", axis, ", not ",
+            s, "; index_select takes one index for whole rows");
+  IndexLayout layout{extent_before(s, a), x[a], s[a], extent_from(s, a + 1), true};
+  if (partial) layout.covered = s.with(a, 1), layout.x = x, layout.axis = a;
+  return layout;
 }
 
 void check_index_dtype(const char* op, const Tensor& index) {
@@ -49,15 +51,16 @@ Var index_select(const Var& x, int axis, const Tensor& index) {
   TAP_CHECK(index.shape().rank() == 1, "index_select: the index must be [n], not ", index.shape(),
             "; gather takes one for every element");
   const std::int64_t m = index.numel();
-  return gathered("index_select", x, index, layout_of(x.shape(), a, m, false),
-                  empty(x.shape().with(a, m), x.dtype(), x.device()));
+  const IndexLayout layout{extent_before(x.shape(), a), x.shape()[a], m, extent_from(x.shape(), a + 1)};
+  return gathered("index_select", x, index, layout, empty(x.shape().with(a, m), x.dtype(), x.device()));
 }
 
 Var scatter_add(const Var& x, int axis, const Tensor& index, const Var& source) {
   check_index_dtype("scatter_add", index);
   const IndexLayout layout = element_layout("scatter_add", x.shape(), axis, index);
   TAP_CHECK(source.shape() == index.shape() && source.dtype() == x.dtype(), "scatter_add: source must be ", x.dtype(),
-            " of the index's shape ", index.shape(), ", not ", source.dtype(), " ", source.shape());
+            " of the index's shape ", index.shape(), ", not ", source.dtype(), " ", source.shape(),
+            "; slice cuts it to size");
   Tensor y = x.value().clone();
   TAP_DISPATCH(scatter_add_forward, "scatter_add", source.value(), index, layout, y);
   return record(

@@ -6,7 +6,7 @@ namespace tapestry {
 
 Var layernorm(const Var& x, const Var& weight, const Var& bias, double eps, LayerNormForm form) {
   const Shape& s = x.shape();
-  TAP_CHECK(s.rank() >= 1 && s.back() > 0, "layernorm: needs at least one element in the last axis, x is ", s);
+  TAP_CHECK(s.rank() >= 1, "layernorm: x must have an axis to normalise over, not ", s, "; reshape it to [1]");
   TAP_CHECK(weight.shape() == Shape{s.back()}, "layernorm: x is ", s, ", so weight must be [", s.back(), "], not ",
             weight.shape());
   TAP_CHECK(bias.shape() == Shape{s.back()}, "layernorm: x is ", s, ", so bias must be [", s.back(), "], not ",

@@ -6,7 +6,7 @@ namespace tapestry {
 
 Var rmsnorm(const Var& x, const Var& weight, double eps) {
   const Shape& s = x.shape();
-  TAP_CHECK(s.rank() >= 1 && s.back() > 0, "rmsnorm: needs at least one element in the last axis, x is ", s);
+  TAP_CHECK(s.rank() >= 1, "rmsnorm: x must have an axis to normalise over, not ", s, "; reshape it to [1]");
   TAP_CHECK(weight.shape() == Shape{s.back()}, "rmsnorm: x is ", s, ", so weight must be [", s.back(), "], not ",
             weight.shape());
   TAP_CHECK(eps >= 0, "rmsnorm: eps must not be negative, not ", eps);

@@ -4,28 +4,52 @@
 
 #include "core/kernels/ids.h"
 #include "core/kernels/rows.h"
+#include "core/kernels/strided_walk.h"
 
 namespace tapestry::cpu {
 namespace {
 
-// Where the index of element (o, i, c) lies: o * outer + i * row + c * column.
-struct Index {
-  Ids ids;
-  std::int64_t outer, row, column;
+class Index {
+ public:
   Index(const char* op, const Tensor& index, const IndexLayout& l)
-      : ids(op, "index", index),
-        outer(l.per_element ? l.m * l.inner : 0),
-        row(l.per_element ? l.inner : 1),
-        column(l.per_element ? 1 : 0) {
+      : ids_(op, "index", index),
+        outer_(l.per_element ? l.m * l.inner : 0),
+        row_(l.per_element ? l.inner : 1),
+        column_(l.per_element ? 1 : 0),
+        line_(l.inner),
+        slab_(l.n * l.inner),
+        step_(l.partial() ? l.x.strides()[l.axis] : l.inner) {
     const std::int64_t count = l.per_element ? l.outer * l.m * l.inner : l.m;
     TAP_CHECK(index.numel() == count, op, ": the index must have ", count, " elements, not ", index.shape());
     for (std::int64_t i = 0; i < count; ++i)
-      TAP_CHECK(ids[i] >= 0 && ids[i] < l.n, op, ": index ", ids[i], " at flat position ", i, " must be in [0, ", l.n,
-                ")");
+      TAP_CHECK(ids_[i] >= 0 && ids_[i] < l.n, op, ": index ", ids_[i], " at flat position ", i, " must be in [0, ",
+                l.n, ")");
+    if (l.partial()) list_starts(l);
   }
+  // The index of element (o, i, c), and where in x it points.
   std::int64_t operator()(std::int64_t o, std::int64_t i, std::int64_t c) const {
-    return ids[o * outer + i * row + c * column];
+    return ids_[o * outer_ + i * row_ + c * column_];
   }
+  std::int64_t place(std::int64_t o, std::int64_t i, std::int64_t c) const {
+    return (starts_ ? starts_[o * line_ + c] : o * slab_ + c) + (*this)(o, i, c) * step_;
+  }
+
+ private:
+  // Where in x index 0 of each (o, c) points.
+  void list_starts(const IndexLayout& l) {
+    table_ = workspace(l.covered, DType::i64);
+    std::int64_t* start = table_.mutable_data<std::int64_t>();
+    starts_ = start;
+    const StridedWalk<1> walk(l.covered, {l.x.strides()});
+    RowCursor<1> row(walk, 0);
+    for (std::int64_t r = 0; r < walk.rows(); ++r, row.next())
+      for (std::int64_t i = 0; i < walk.inner(); ++i) *start++ = row.offset(0) + i * walk.inner_stride(0);
+  }
+
+  Ids ids_;
+  std::int64_t outer_, row_, column_, line_, slab_, step_;
+  Tensor table_;
+  const std::int64_t* starts_ = nullptr;
 };
 
 // y = or += the gathered elements of x.
@@ -33,7 +57,6 @@ template <bool kAdd, class E>
 void gather(const E* x, const Index& index, const IndexLayout& l, E* y) {
   parallel_rows(l.outer * l.m, l.inner, [&](std::int64_t at) {
     const std::int64_t o = at / l.m, i = at % l.m;
-    const E* from = x + o * l.n * l.inner;
     E* to = y + at * l.inner;
     const auto put = [](E& target, E value) {
       if constexpr (kAdd)
@@ -42,15 +65,15 @@ void gather(const E* x, const Index& index, const IndexLayout& l, E* y) {
         target = value;
     };
     if (l.per_element) {
-      for (std::int64_t c = 0; c < l.inner; ++c) put(to[c], from[index(o, i, c) * l.inner + c]);
+      for (std::int64_t c = 0; c < l.inner; ++c) put(to[c], x[index.place(o, i, c)]);
     } else {
-      const E* chosen = from + index(o, i, 0) * l.inner;
+      const E* chosen = x + index.place(o, i, 0);
       for (std::int64_t c = 0; c < l.inner; ++c) put(to[c], chosen[c]);
     }
   });
 }
 
-// x += the scattered elements of y; with `clear` x starts from 0.
+// x += the scattered elements of y; with `clear` x, of which all is covered, starts from 0.
 template <class T>
 void scatter(const T* y, const Index& index, const IndexLayout& l, T* x, bool clear) {
   constexpr std::int64_t kBlock = 64 / sizeof(T);  // a cache line of columns
@@ -60,17 +83,18 @@ void scatter(const T* y, const Index& index, const IndexLayout& l, T* x, bool cl
                  for (std::int64_t line = begin; line < end; ++line) {
                    const std::int64_t o = line / blocks, first = line % blocks * kBlock;
                    const std::int64_t last = std::min(first + kBlock, l.inner);
-                   T* to = x + o * l.n * l.inner;
                    const T* from = y + o * l.m * l.inner;
                    if (clear)
-                     for (std::int64_t j = 0; j < l.n; ++j)
-                       std::fill(to + j * l.inner + first, to + j * l.inner + last, T(0));
+                     for (std::int64_t j = 0; j < l.n; ++j) {
+                       T* slab = x + (o * l.n + j) * l.inner;
+                       std::fill(slab + first, slab + last, T(0));
+                     }
                    for (std::int64_t i = 0; i < l.m; ++i) {
                      const T* row = from + i * l.inner;
                      if (l.per_element) {
-                       for (std::int64_t c = first; c < last; ++c) to[index(o, i, c) * l.inner + c] += row[c];
+                       for (std::int64_t c = first; c < last; ++c) x[index.place(o, i, c)] += row[c];
                      } else {
-                       T* chosen = to + index(o, i, 0) * l.inner;
+                       T* chosen = x + index.place(o, i, 0);
                        for (std::int64_t c = first; c < last; ++c) chosen[c] += row[c];
                      }
                    }
@@ -102,8 +126,11 @@ void gather_forward(const char* op, const Tensor& x, const Tensor& index, const 
 void gather_backward(const char* op, const Tensor& dy, const Tensor& index, const IndexLayout& layout, Grad dx) {
   if (!dx) return;
   const Index at(op, index, layout);
-  const bool add = dx.claim();
-  visit_float(op, dy.dtype(), [&]<class T>(TypeTag<T>) { scatter(dy.data<T>(), at, layout, dx.data<T>(), !add); });
+  const bool clear = !dx.claim();
+  if (clear && layout.partial()) dx.tensor().fill(0);
+  visit_float(op, dy.dtype(), [&]<class T>(TypeTag<T>) {
+    scatter(dy.data<T>(), at, layout, dx.data<T>(), clear && !layout.partial());
+  });
 }
 
 void scatter_add_forward(const char* op, const Tensor& source, const Tensor& index, const IndexLayout& layout,

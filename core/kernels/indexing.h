@@ -11,6 +11,12 @@ namespace tapestry {
 struct IndexLayout {
   std::int64_t outer = 1, n = 0, m = 0, inner = 1;
   bool per_element = false;  // index is [outer, m, inner]; otherwise [m], the same for every o and c
+  // Where an index is shorter than x in axes besides `axis`: its shape with that axis as 1, and x's. outer and inner
+  // are the index's then, and nothing is chosen from what lies beyond. Otherwise of rank 0.
+  Shape covered = {}, x = {};
+  int axis = 0;
+
+  bool partial() const { return x.rank() > 0; }
 };
 
 // All throw for an index outside [0, n), with the index, the range and its flat position, before anything is written.

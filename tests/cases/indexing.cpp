@@ -5,14 +5,16 @@
 namespace tapestry {
 namespace {
 
-// The shape of the chosen: x's, with `count` along the axis.
-void add_elements(std::vector<Case>& cases, const Shape& x, int axis, std::int64_t count, DType dtype = DType::i64) {
-  const Shape chosen = x.with(axis, count);
+void add_elements(std::vector<Case>& cases, const Shape& x, int axis, const Shape& chosen, DType dtype = DType::i64) {
   const Tensor index = ids(chosen, x[axis], 1, dtype);
-  const std::string name = text_of(x, " axis ", axis, " ", count, " of ", dtype);
+  const std::string name = text_of(x, " axis ", axis, " ", chosen, " of ", dtype);
   cases.push_back(row("gather " + name, {normal(x)}, [=](const Var& v) { return gather(v, axis, index); }));
   cases.push_back(row("scatter_add " + name, {normal(x), normal(chosen, 1)},
                       [=](const Var& v, const Var& source) { return scatter_add(v, axis, index, source); }));
+}
+// The chosen have x's shape, with `count` along the axis.
+void add_elements(std::vector<Case>& cases, const Shape& x, int axis, std::int64_t count, DType dtype = DType::i64) {
+  add_elements(cases, x, axis, x.with(axis, count), dtype);
 }
 
 void add_select(std::vector<Case>& cases, const Shape& x, int axis, std::int64_t count, DType dtype = DType::i64) {
@@ -39,6 +41,10 @@ std::vector<Case> indexing_cases() {
   add_elements(cases, {2, 3}, 1, 0);
   add_elements(cases, {0, 3}, 1, 2);
   add_elements(cases, {67, 129}, -2, 101);
+  add_elements(cases, {3, 5}, 0, Shape{4, 2});
+  add_elements(cases, {31, 33}, 1, Shape{17, 7}, DType::i32);
+  add_elements(cases, {3, 2, 4, 5}, 1, Shape{2, 3, 3, 2});
+  add_elements(cases, {3, 5}, 1, Shape{0, 2});
   add_select(cases, {1}, 0, 1);
   add_select(cases, {31}, 0, 33, DType::i32);
   add_select(cases, {2, 3, 4}, 1, 5);

@@ -12,6 +12,7 @@ std::vector<Case> shape_cases();
 std::vector<Case> indexing_cases();
 std::vector<Case> product_cases();
 std::vector<Case> convolution_cases();
+std::vector<Case> pool_cases();
 std::vector<Case> row_cases();
 std::vector<Case> loss_cases();
 std::vector<Case> norm_cases();
