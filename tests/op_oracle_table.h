@@ -284,6 +284,48 @@ inline void add_losses(Table& table) {
   });
 }
 
+inline Function conv1d_row(const Conv1dOptions& options = {}) {
+  return [=](Inputs& in) { return conv1d(in["x"], in["weight"], in.contains("bias") ? in["bias"] : Var(), options); };
+}
+inline Function conv2d_row(const Conv2dOptions& options = {}) {
+  return [=](Inputs& in) { return conv2d(in["x"], in["weight"], in.contains("bias") ? in["bias"] : Var(), options); };
+}
+template <class Options>
+Function pool_row(Var (*f)(const Var&, const Options&), const Options& options) {
+  return [=](Inputs& in) { return f(in["x"], options); };
+}
+
+inline void add_windows(Table& table) {
+  table.insert({
+      {"conv1d", conv1d_row()},
+      {"conv1d: stride 2, padding 1", conv1d_row({.stride = 2, .padding = 1})},
+      {"conv1d: dilation 2", conv1d_row({.dilation = 2})},
+      {"conv1d: two groups", conv1d_row({.groups = 2})},
+      {"conv2d", conv2d_row()},
+      {"conv2d: stride 2, padding 1", conv2d_row({.stride = 2, .padding = 1})},
+      {"conv2d: stride by axis", conv2d_row({.stride = {1, 2}, .padding = {0, 1}})},
+      {"conv2d: dilation 2", conv2d_row({.dilation = 2})},
+      {"conv2d: depthwise", conv2d_row({.padding = 1, .groups = 3})},
+      {"unfold: stride 2, padding 1",
+       [](Inputs& in) {
+         return unfold(in["x"], {2, 3}, {.stride = 2, .padding = 1});
+       }},
+      {"unfold: dilation 2", [](Inputs& in) { return unfold(in["x"], 2, {.dilation = 2}); }},
+      {"max_pool1d: window 2", pool_row(max_pool1d, {.size = 2})},
+      {"max_pool2d: window 2", pool_row(max_pool2d, {.size = 2})},
+      {"avg_pool1d: window 2", pool_row(avg_pool1d, {.size = 2})},
+      {"avg_pool2d: window 2", pool_row(avg_pool2d, {.size = 2})},
+      {"max_pool1d: window 3", pool_row(max_pool1d, {.size = 3, .stride = 2, .padding = 1})},
+      {"max_pool2d: window 3", pool_row(max_pool2d, {.size = 3, .stride = 2, .padding = 1})},
+      {"avg_pool1d: window 3", pool_row(avg_pool1d, {.size = 3, .stride = 2, .padding = 1})},
+      {"avg_pool2d: window 3", pool_row(avg_pool2d, {.size = 3, .stride = 2, .padding = 1})},
+      {"max_pool2d: window 3 by 2", pool_row(max_pool2d, {.size = {3, 2}, .stride = 1})},
+      {"max_pool2d: dilation 2", pool_row(max_pool2d, {.size = 2, .stride = 1, .dilation = 2})},
+      {"avg_pool2d: padding not counted",
+       pool_row(avg_pool2d, {.size = 3, .stride = 2, .padding = 1, .count_include_pad = false})},
+  });
+}
+
 inline Function gated(Activation activation) {
   return [=](Inputs& in) {
     Rng rng(1);
@@ -313,7 +355,8 @@ inline void add_layers(Table& table) {
 
 inline Table op_oracle_table() {
   Table table;
-  for (auto add : {add_pointwise, add_reductions, add_shape_ops, add_products_and_norms, add_losses, add_layers})
+  for (auto add :
+       {add_pointwise, add_reductions, add_shape_ops, add_products_and_norms, add_losses, add_windows, add_layers})
     add(table);
   return table;
 }
