@@ -9,6 +9,7 @@
 #include "autograd/tape.h"
 #include "core/kernels/attention.h"
 #include "core/kernels/cross_entropy.h"
+#include "core/kernels/gemm.h"
 #include "core/kernels/layernorm.h"
 #include "core/kernels/pool.h"
 #include "core/kernels/window.h"
@@ -160,8 +161,10 @@ Var triu(const Var& x, std::int64_t diagonal = 0);
 // A vector counts as a row on the left and as a column on the right, and that axis of 1 is left out of the result, as
 // in NumPy: [K] x [K, N] -> [N], [..., M, K] x [K] -> [..., M], [K] x [K] -> scalar. A vector has no flag.
 Var matmul(const Var& a, const Var& b, bool transpose_a = false, bool transpose_b = false);
-// x [..., in] weight [in, out] + bias [out] -> [..., out]; an empty bias Var means none.
-Var linear(const Var& x, const Var& weight, const Var& bias = {});
+// x [..., in] weight [in, out] + bias [out] + residual [..., out] -> [..., out]; an empty Var means none.
+Var linear(const Var& x, const Var& weight, const Var& bias = {}, const Var& residual = {});
+// gelu(x weight + bias), the activation applied while the product is still in the cache.
+Var linear_gelu(const Var& x, const Var& weight, const Var& bias = {}, GeluForm form = GeluForm::erf);
 
 // ---- windows that slide over the last two axes (conv1d: one). Padding is zeros at both ends of an axis; a window has
 // (extent + 2 padding - dilation (size - 1) - 1) / stride + 1 places along it, and none throws. N may be 0.

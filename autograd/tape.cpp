@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "autograd/profile.h"
 #include "core/kernels/strided_copy.h"
 
 namespace tapestry {
@@ -238,6 +239,8 @@ void Tape::push(const char* op, std::span<const Tensor> outputs, const Var* cons
   closure.move_to(closure.object, place);
   m.records.push_back({op, place, closure.run, closure.drop, first_input, static_cast<std::uint32_t>(input_count),
                        first_output, static_cast<std::uint32_t>(outputs.size())});
+  if (Profile* profile = Profile::current()) [[unlikely]]
+    profile->count(op, false);
 }
 
 void Tape::check_start(const Var& y) const {
@@ -326,6 +329,7 @@ void finish_grads(TapeMemory& m, const Record& r) {
 
 void Tape::run_records() {
   TapeMemory& m = memory_;
+  Profile* const profile = Profile::current();
   for (std::size_t i = m.records.size(); i-- > 0;) {
     Record& r = m.records[i];
     m.dys.resize(r.output_count);
@@ -344,6 +348,8 @@ void Tape::run_records() {
         r.run(r.closure, m.dys, m.grads);
         finish_grads(m, r);
       }
+      if (profile) [[unlikely]]
+        profile->count(r.op, true);
     } catch (const Error& e) {
       fail("backward of ", r.op, " (record ", i + 1, " of ", m.records.size(), "): ", e.what());
     }

@@ -21,6 +21,16 @@ bool Grad::claim() const {
   return add;
 }
 
+bool Grad::claim_over(const Tensor& spent) const {
+  GradSlot& slot = *slot_;
+  if (slot.tensor || !spent || spent.storage().shared() || spent.shape() != slot.shape || spent.dtype() != slot.dtype)
+    return claim();
+  count_write();
+  slot.tensor = spent;
+  slot.set = true;
+  return false;
+}
+
 void Grad::pass(const Tensor& dy) const {
   GradSlot& slot = *slot_;
   TAP_CHECK(dy.shape() == slot.shape && dy.dtype() == slot.dtype, "pass: the gradient must be ", slot.dtype, " ",

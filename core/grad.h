@@ -30,6 +30,10 @@ class Grad {
   // Call exactly once, before writing: true means add to what data() holds, false means overwrite every element
   // (the memory is not initialised).
   [[nodiscard]] bool claim() const;
+  // The same, but a gradient that has no memory yet takes over that of `spent`, a saved value or upstream gradient of
+  // equal shape and dtype that nobody else holds and the caller is done with: for kernels that read each element of it
+  // no later than they write that element of the gradient.
+  [[nodiscard]] bool claim_over(const Tensor& spent) const;
   template <class T>
   T* data() const {
     return slot_->tensor.mutable_data<T>();

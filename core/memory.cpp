@@ -27,6 +27,7 @@ using Block = Storage::Block;
 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
+constexpr std::uintptr_t kPage = 4096;
 constexpr std::int64_t kRegion = std::int64_t{64} << 20;
 constexpr int kSizeClasses = 448;
 
@@ -71,6 +72,20 @@ class Pool {
     const std::lock_guard lock(mutex_);
     block->next = free_[block->size_class];
     free_[block->size_class] = block;
+  }
+
+  void trim() {
+    const std::lock_guard lock(mutex_);
+    for (Block* list : free_) trim_list(list);
+  }
+  static void trim_list(const Block* list) {
+    if (!list || list->capacity < kHugePage) return;
+    for (; list; list = list->next) {
+      const auto begin = (reinterpret_cast<std::uintptr_t>(list->data) + kPage - 1) & ~(kPage - 1);
+      const auto end =
+          (reinterpret_cast<std::uintptr_t>(list->data) + static_cast<std::uintptr_t>(list->capacity)) & ~(kPage - 1);
+      madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+    }
   }
 
   Counter total, by_category[kMemoryCategories];
@@ -205,6 +220,11 @@ MemoryStats memory_stats() {
   stats.reserved = p.reserved.load(std::memory_order_relaxed);
   stats.system_requests = p.system_requests.load(std::memory_order_relaxed);
   return stats;
+}
+
+void trim_memory() {
+  for (const Block* list : thread_cache.free) Pool::trim_list(list);
+  pool().trim();
 }
 
 void reset_peak_memory() {

@@ -36,6 +36,9 @@ struct MemoryStats {
 };
 MemoryStats memory_stats();
 void reset_peak_memory();
+// Gives the pages of large free blocks back to the system. Each costs a page fault when it is used again, so this is
+// for after something big and singular, not for a training loop.
+void trim_memory();
 
 // Names the writer that a "changed after it was saved" error reports, such as "AdamW.step", while the scope lives.
 class WriterScope {

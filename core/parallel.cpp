@@ -1,5 +1,5 @@
-// parallel_for on OpenMP; under ThreadSanitizer, which does not understand libgomp's barriers, on a pool of
-// std::thread.
+// parallel_for on a pool of std::thread that spins briefly and then sleeps, or on OpenMP where the build asks for it
+// (never under ThreadSanitizer, which does not understand libgomp's barriers).
 #include "core/parallel.h"
 
 #include <omp.h>
@@ -145,8 +145,9 @@ void run_job(Job& job) {
 }  // namespace
 
 int num_threads() {
+  static const int processors = omp_get_num_procs();  // asks the system each time
   const int count = thread_count.load(std::memory_order_relaxed);
-  return count > 0 ? count : omp_get_num_procs();
+  return count > 0 ? count : processors;
 }
 
 void set_num_threads(int count) {
@@ -156,8 +157,9 @@ void set_num_threads(int count) {
 
 void detail::parallel_for(std::int64_t count, std::int64_t grain, RangeFunction call, void* body) {
   if (count <= 0) return;
+  if (count <= grain || inside_parallel_for) return call(body, 0, count);
   const std::int64_t parts = std::min<std::int64_t>(num_threads(), (count - 1) / std::max<std::int64_t>(grain, 1) + 1);
-  if (parts <= 1 || inside_parallel_for) return call(body, 0, count);
+  if (parts <= 1) return call(body, 0, count);
   Job job{count, static_cast<int>(parts), call, body, {}, {}};
   run_job(job);
   if (job.error) std::rethrow_exception(job.error);

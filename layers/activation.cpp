@@ -29,6 +29,12 @@ const ActivationEntry& entry(Activation activation) {
 
 Var apply(Activation activation, const Var& x) { return entry(activation).apply(x); }
 
+Var apply(Activation activation, const Linear& layer, const Var& x) {
+  if (activation != Activation::gelu && activation != Activation::gelu_tanh) return apply(activation, layer(x));
+  return linear_gelu(x, layer.weight, layer.bias ? Var(*layer.bias) : Var(),
+                     activation == Activation::gelu ? GeluForm::erf : GeluForm::tanh);
+}
+
 std::string_view name_of(Activation activation) { return entry(activation).name; }
 
 Activation activation_from_name(std::string_view name) {

@@ -3,12 +3,14 @@
 
 #include "autograd/module.h"
 #include "autograd/ops.h"
+#include "layers/linear.h"
 
 namespace tapestry {
 
 // gelu is the erf form, gelu_tanh GPT-2's tanh form.
 enum class Activation { relu, gelu, gelu_tanh, silu, tanh, sigmoid };
 Var apply(Activation activation, const Var& x);
+Var apply(Activation activation, const Linear& layer, const Var& x);  // of layer(x), in one op where there is one
 Activation activation_from_name(std::string_view name);
 std::string_view name_of(Activation activation);
 

@@ -57,14 +57,14 @@ Attention::Attention(const AttentionConfig& config, Rng& rng)
       dropout(config.dropout),
       config_(config) {}
 
-Var Attention::operator()(const Var& x, const AttentionMask& mask) const {
+Var Attention::operator()(const Var& x, const AttentionMask& mask, const Var& residual) const {
   check_input(x.shape(), config_.width);
   AttentionOptions options{.causal = config_.causal, .key_lengths = mask.key_lengths};
   if (dropout.active()) {
     options.dropout = dropout.p();
     options.dropout_key = next_random_key();
   }
-  return dropout(out(attention_packed(qkv(x), config_.heads, options, mask.mask)));
+  return project(out, dropout, attention_packed(qkv(x), config_.heads, options, mask.mask), residual);
 }
 
 Tensor Attention::extend(const Tensor& x, KeyValueCache& cache) const {

@@ -2,8 +2,7 @@
 // back, dropout on the weights and on the result. [B, T, C] -> [B, T, C].
 #pragma once
 
-#include "layers/dropout.h"
-#include "layers/linear.h"
+#include "layers/projection.h"
 
 namespace tapestry {
 
@@ -34,7 +33,7 @@ struct KeyValueCache {
 class Attention : public Module {
  public:
   Attention(const AttentionConfig& config, Rng& rng);
-  Var operator()(const Var& x, const AttentionMask& mask = {}) const;
+  Var operator()(const Var& x, const AttentionMask& mask = {}, const Var& residual = {}) const;  // + residual, if given
   // Inference: appends the keys and values of x [B, T, C] to the cache and attends to all of it. Not recorded. Throws
   // without causal, with dropout on (call eval()) and where the cache has no room.
   Tensor extend(const Tensor& x, KeyValueCache& cache) const;

@@ -20,23 +20,25 @@ Block::Block(const BlockConfig& config, Rng& rng)
           rng),
       norm_(config.norm) {}
 
+// attend(h, residual) is residual + attention of h.
 template <class Attend>
 Var Block::residual_stream(const Var& x, Attend&& attend) const {
   if (norm_ == NormPlacement::pre) {
-    const Var h = x + attend(norm1(x));
-    return h + mlp(norm2(h));
+    const Var h = attend(norm1(x), x);
+    return mlp(norm2(h), h);
   }
-  const Var h = norm1(x + attend(x));
-  return norm2(h + mlp(h));
+  const Var h = norm1(attend(x, x));
+  return norm2(mlp(h, h));
 }
 
 Var Block::operator()(const Var& x, const AttentionMask& mask) const {
-  return residual_stream(x, [&](const Var& h) { return attention(h, mask); });
+  return residual_stream(x, [&](const Var& h, const Var& residual) { return attention(h, mask, residual); });
 }
 
 Tensor Block::extend(const Tensor& x, KeyValueCache& cache) const {
   const NoGrad no_grad;
-  return residual_stream(x, [&](const Var& h) { return Var(attention.extend(h.value(), cache)); }).value();
+  const auto attend = [&](const Var& h, const Var& residual) { return residual + attention.extend(h.value(), cache); };
+  return residual_stream(x, attend).value();
 }
 
 void Block::visit(Visitor& v) {

@@ -10,7 +10,9 @@ Linear::Linear(std::int64_t in, std::int64_t out, Rng& rng, bool with_bias) : we
   init::xavier_uniform(weight, rng);
 }
 
-Var Linear::operator()(const Var& x) const { return linear(x, weight, bias ? Var(*bias) : Var()); }
+Var Linear::operator()(const Var& x, const Var& residual) const {
+  return linear(x, weight, bias ? Var(*bias) : Var(), residual);
+}
 
 void Linear::visit(Visitor& v) {
   v("weight", weight);

@@ -18,7 +18,9 @@ Mlp::Mlp(const MlpConfig& config, Rng& rng)
       dropout(config.dropout),
       activation_(config.activation) {}
 
-Var Mlp::operator()(const Var& x) const { return dropout(down(apply(activation_, up(x)))); }
+Var Mlp::operator()(const Var& x, const Var& residual) const {
+  return project(down, dropout, apply(activation_, up, x), residual);
+}
 
 void Mlp::visit(Visitor& v) {
   v("up", up);

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "layers/activation.h"
-#include "layers/dropout.h"
-#include "layers/linear.h"
+#include "layers/projection.h"
 
 namespace tapestry {
 
@@ -18,7 +17,7 @@ struct MlpConfig {
 class Mlp : public Module {
  public:
   Mlp(const MlpConfig& config, Rng& rng);
-  Var operator()(const Var& x) const;
+  Var operator()(const Var& x, const Var& residual = {}) const;  // + residual, if there is one
   void visit(Visitor& v) override;
   std::string_view kind() const override { return "Mlp"; }
 

@@ -28,12 +28,11 @@ std::vector<ParameterGroup> decay_matrices_only(std::vector<NamedParameter> para
 
 Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> moment_names, double weight_decay)
     : moment_names_(std::move(moment_names)) {
-  plan(groups, weight_decay);
-  pack();
+  pack(plan(groups, weight_decay));
 }
 
-// Checks everything and lays out the segments; no parameter is touched yet.
-void Optimizer::plan(std::vector<ParameterGroup>& groups, double weight_decay) {
+// Checks everything and lays out the segments; no parameter is touched yet. Returns the size of a buffer.
+std::int64_t Optimizer::plan(std::vector<ParameterGroup>& groups, double weight_decay) {
   std::unordered_set<const detail::ParameterState*> seen;
   std::int64_t offset = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -59,23 +58,30 @@ void Optimizer::plan(std::vector<ParameterGroup>& groups, double weight_decay) {
   TAP_CHECK(!segments_.empty(), "optimizer: there is no parameter to train");
   ranges_.reserve(segments_.size());
 
-  const Tensor& value = segments_.front().state->value;
-  auto flat = [&](MemoryCategory category) {
-    const MemoryScope scope(category);
-    return zeros({offset}, value.dtype(), value.device());
-  };
-  values_ = flat(MemoryCategory::parameters);
-  grads_ = flat(MemoryCategory::gradients);
-  for (std::size_t i = 0; i < moment_names_.size(); ++i) moments_.push_back(flat(MemoryCategory::optimizer));
+  return offset;
 }
 
-// Copies values and gradients into the buffers and points the parameters there.
-void Optimizer::pack() {
+// Copies values and gradients into the buffers and points the parameters there. The memory that the values had goes
+// back to the system before there are gradients and moments, so that the peak is that of training.
+void Optimizer::pack(std::int64_t size) {
+  const DType dtype = segments_.front().state->value.dtype();
+  const Device device = segments_.front().state->value.device();
+  auto flat = [&](MemoryCategory category) {
+    const MemoryScope scope(category);
+    return zeros({size}, dtype, device);
+  };
+  values_ = flat(MemoryCategory::parameters);
   for (Segment& s : segments_) {
-    Tensor value = view(values_, s), grad = view(grads_, s);
+    Tensor value = view(values_, s);
     value.copy_from(s.state->value);
-    if (s.state->grad.set) grad.copy_from(s.state->grad.tensor);
     s.state->value = std::move(value);
+  }
+  trim_memory();
+  grads_ = flat(MemoryCategory::gradients);
+  for (std::size_t i = 0; i < moment_names_.size(); ++i) moments_.push_back(flat(MemoryCategory::optimizer));
+  for (Segment& s : segments_) {
+    Tensor grad = view(grads_, s);
+    if (s.state->grad.set) grad.copy_from(s.state->grad.tensor);
     s.state->grad.tensor = std::move(grad);
     s.state->grad.pinned = true;
     s.state->pack = this;

@@ -92,8 +92,8 @@ class Optimizer : private ParameterPack {
     std::size_t group;
   };
 
-  void plan(std::vector<ParameterGroup>& groups, double weight_decay);
-  void pack();
+  std::int64_t plan(std::vector<ParameterGroup>& groups, double weight_decay);
+  void pack(std::int64_t size);
   void collect_ranges(double lr);
   double gradient_norm() const;
   void count_skipped(double norm, double loss);

@@ -198,8 +198,8 @@ TEST_CASE("linear and its gradients agree with plain loops") {
         const Tensor dy = filled({c.m, c.n}, dtype, 4);
         Tensor y = full({c.m, c.n}, kNan, dtype), y_without_bias = full({c.m, c.n}, kNan, dtype);
         Target dx(x.shape(), dtype, add), dw(w.shape(), dtype, add), dbias(bias.shape(), dtype, add);
-        cpu::linear_forward(x, w, bias, y);
-        cpu::linear_forward(x, w, Tensor(), y_without_bias);
+        cpu::linear_forward(x, w, bias, Tensor(), y);
+        cpu::linear_forward(x, w, Tensor(), Tensor(), y_without_bias);
         cpu::linear_backward(dy, x, w, dx.grad(), dw.grad(), dbias.grad());
         cpu::linear_backward(dy, x, w, Grad(), Grad(), Grad());
 
@@ -235,7 +235,7 @@ TEST_CASE("linear gives the same bits for any number of threads") {
     const ThreadCount scope(threads);
     Tensor y = empty({700, 333});
     Target dx(x.shape(), DType::f32, false), dw(w.shape(), DType::f32, false), dbias(bias.shape(), DType::f32, false);
-    cpu::linear_forward(x, w, bias, y);
+    cpu::linear_forward(x, w, bias, Tensor(), y);
     cpu::linear_backward(y, x, w, dx.grad(), dw.grad(), dbias.grad());
     const Tensor now[4] = {y, dx.slot.tensor, dw.slot.tensor, dbias.slot.tensor};
     for (int i = 0; i < 4; ++i) {
@@ -249,7 +249,7 @@ TEST_CASE("F12 linear on views at odd offsets equals the packed result") {
   const std::int64_t rows = 19, in = 21, out = 37;
   const Tensor x = filled({rows, in}, DType::f32, 1), w = filled({in, out}, DType::f32, 2);
   Tensor want = empty({rows, out});
-  cpu::linear_forward(x, w, Tensor(), want);
+  cpu::linear_forward(x, w, Tensor(), Tensor(), want);
   for (std::int64_t offset : {1, 2, 3}) {
     auto shifted = [&](const Tensor& t) {
       Tensor view = zeros({t.numel() + offset}).rows(offset, t.numel()).reshape(t.shape());
@@ -257,7 +257,7 @@ TEST_CASE("F12 linear on views at odd offsets equals the packed result") {
       return view;
     };
     Tensor y = shifted(full({rows, out}, kNan));
-    cpu::linear_forward(shifted(x), shifted(w), Tensor(), y);
+    cpu::linear_forward(shifted(x), shifted(w), Tensor(), Tensor(), y);
     CHECK(same_bits(y, want));
   }
 }

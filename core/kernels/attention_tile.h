@@ -58,7 +58,7 @@ void product(std::int64_t rows, std::int64_t columns, const Left<T>& a, const Ri
                                             .b_step = b.row_stride,
                                             .c = c + i * row_stride,
                                             .ldc = row_stride,
-                                            .add = add},
+                                            .addend = add ? c + i * row_stride : nullptr},
                             height, vectors);
     }
   }

@@ -49,7 +49,7 @@ void cross_entropy_backward(const Tensor& dloss, const Tensor& logits, const Ten
                             const CrossEntropyOptions& options, const Tensor& row_stats,
                             const CrossEntropyCounts& counts, Grad dlogits) {
   if (!dlogits) return;
-  const bool add = dlogits.claim();
+  const bool add = dlogits.claim_over(logits);  // saves a second array of the largest size there is
   const Ids target("cross_entropy_backward", "targets", targets);
   const std::int64_t rows = logits.shape().rows(), n = logits.shape().back();
 

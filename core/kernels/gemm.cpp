@@ -1,10 +1,12 @@
-// c = op(a) op(b) + bias (+ c), blocked: panels of b that fit the level 2 cache are packed in strips of one tile's
+// c = op(a) op(b) + bias + addend, blocked: panels of b that fit the level 2 cache are packed in strips of one tile's
 // width; a is read in place where its rows are contiguous and packed where it is transposed. k is cut into blocks by
 // its size alone and c takes the blocks in ascending order, so neither the split over threads nor the panels change a
 // bit. A product of one row reads b once, without packing.
 #include "core/kernels/gemm.h"
 
 #include "core/kernels/gemm_kernel.h"
+#include "core/kernels/pointwise_formulas.h"
+#include "core/kernels/rows.h"
 #include "core/parallel.h"
 
 namespace tapestry::cpu {
@@ -43,6 +45,8 @@ Gemm<T> part(Gemm<T> g, std::int64_t i0, std::int64_t rows, std::int64_t j0, std
   g.b += g.transpose_b ? j0 * g.ldb : j0;
   g.c += i0 * g.ldc + j0;
   if (g.bias) g.bias += j0;
+  if (g.residual) g.residual += i0 * g.ldc + j0;
+  if (g.gelu) g.gelu += i0 * g.ldc + j0;
   g.m = rows;
   g.n = columns;
   return g;
@@ -54,9 +58,22 @@ Gemm<T> terms(Gemm<T> g, std::int64_t p0, std::int64_t k) {
   g.a += g.transpose_a ? p0 * g.lda : p0;
   g.b += g.transpose_b ? p0 : p0 * g.ldb;
   g.add = g.add || p0 > 0;
-  if (p0 + k < g.k) g.bias = nullptr;
+  if (p0 > 0) g.residual = nullptr;
+  if (p0 + k < g.k) g.bias = g.gelu = nullptr;
   g.k = k;
   return g;
+}
+
+// gelu of some rows and columns of c, both `row_stride` apart.
+template <class T>
+void write_gelu(GeluForm form, const T* c, T* to, std::int64_t row_stride, std::int64_t rows, std::int64_t columns) {
+  const auto each = [&](auto formula) {
+    for (std::int64_t i = 0; i < rows; ++i, c += row_stride, to += row_stride)
+      for_each_vector<T>(columns, [=](std::int64_t j, auto count) {
+        simd::store_partial(to + j, formula.f(simd::load_partial(c + j, count)), count);
+      });
+  };
+  form == GeluForm::erf ? each(formula::Gelu{}) : each(formula::GeluTanh{});
 }
 
 // A strip of op(b), at most kTileColumns wide, as the tiles read it: row p starts at data + p * step.
@@ -89,7 +106,7 @@ void multiply_panel(const Gemm<T>& g, Scratches<T>& memory) {
 
   for (std::int64_t i0 = 0; i0 < g.m; i0 += kBlockRows) {
     const std::int64_t rows = std::min(kBlockRows, g.m - i0);
-    detail::Tile<T> tile{.k = g.k, .a_row = g.lda, .a_step = 1, .ldc = g.ldc, .add = g.add};
+    detail::Tile<T> tile{.k = g.k, .a_row = g.lda, .a_step = 1, .ldc = g.ldc};
     const T* a = g.a + (g.transpose_a ? i0 : i0 * g.lda);
     std::int64_t a_tile = kTileRows * g.lda;  // from tile to tile
     if (g.transpose_a) {
@@ -107,12 +124,14 @@ void multiply_panel(const Gemm<T>& g, Scratches<T>& memory) {
       tile.bias = g.bias ? g.bias + j : nullptr;
       for (std::int64_t i = 0; i < rows; i += kTileRows) {
         tile.a = a + i / kTileRows * a_tile;
-        tile.c = g.c + (i0 + i) * g.ldc + j;
-        const std::int64_t height = std::min(kTileRows, rows - i);
+        const std::int64_t at = (i0 + i) * g.ldc + j, height = std::min(kTileRows, rows - i);
+        tile.c = g.c + at;
+        tile.addend = g.add ? tile.c : g.residual ? g.residual + at : nullptr;
         if (columns % kLanes<T> == 0)
           detail::multiply_tile(tile, height, columns / kLanes<T>);
         else
           detail::multiply_edge_tile(tile, height, columns);
+        if (g.gelu) write_gelu(g.form, tile.c, g.gelu + at, g.ldc, height, columns);
       }
     }
   }
@@ -216,6 +235,15 @@ void multiply_row(const Gemm<T>& g) {
   }
 }
 
+// What a product without tiles does at the end.
+template <class T>
+void finish(const Gemm<T>& g) {
+  if (g.residual)
+    for (std::int64_t i = 0; i < g.m; ++i)
+      for (std::int64_t j = 0; j < g.n; ++j) g.c[i * g.ldc + j] += g.residual[i * g.ldc + j];
+  if (g.gelu) write_gelu(g.form, g.c, g.gelu, g.ldc, g.m, g.n);
+}
+
 // k = 0: an empty sum.
 template <class T>
 void write_empty_sum(const Gemm<T>& g) {
@@ -227,12 +255,9 @@ void write_empty_sum(const Gemm<T>& g) {
 template <class T>
 void multiply_serial(const Gemm<T>& g, bool one_row) {
   if (g.m == 0 || g.n == 0) return;
-  if (g.k == 0)
-    write_empty_sum(g);
-  else if (one_row)
-    multiply_row(g);
-  else
-    multiply(g);
+  if (g.k > 0 && !one_row) return multiply(g);
+  g.k == 0 ? write_empty_sum(g) : multiply_row(g);
+  finish(g);
 }
 
 // How c is cut into a grid of parts, one for each thread.

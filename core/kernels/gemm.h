@@ -5,7 +5,9 @@
 
 namespace tapestry {
 
-// c = op(a) op(b) + bias (+ c). Row-major; op transposes when the flag is set.
+enum class GeluForm { erf, tanh };  // see gelu and gelu_tanh in autograd/ops.h
+
+// c = op(a) op(b) + bias (+ c, or + residual), and gelu(c) beside it. Row-major; op transposes when the flag is set.
 template <class T>
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;  // op(a) is m x k, op(b) is k x n, c is m x n
@@ -15,7 +17,11 @@ struct Gemm {
   T* c = nullptr;
   std::int64_t lda = 0, ldb = 0, ldc = 0;  // distance between rows as stored
   bool add = false;                        // add to c instead of overwriting it
-  const T* bias = nullptr;                 // n values added to every row, or null
+  // What happens to a finished tile while it is in the cache; null pointers: nothing.
+  const T* bias = nullptr;      // n values added to every row
+  const T* residual = nullptr;  // laid out as c and added to it; not together with `add`
+  T* gelu = nullptr;            // laid out as c: where gelu(c) goes
+  GeluForm form = GeluForm::erf;
 };
 
 namespace cpu {

@@ -35,7 +35,7 @@ struct Tile {
   std::int64_t b_step = 0;
   T* c = nullptr;
   std::int64_t ldc = 0;
-  bool add = false;
+  const T* addend = nullptr;  // laid out as c and added to it (c itself, to accumulate), or null
   const T* bias = nullptr;
 };
 
@@ -70,11 +70,11 @@ void multiply_tile(const Tile<T>& tile) {
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) sum[i][v] += load(tile.bias + v * kLanes<T>);
   }
-  if (tile.add) {
+  if (tile.addend) {
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) sum[i][v] += load(tile.c + i * tile.ldc + v * kLanes<T>);
+      for (int v = 0; v < kVectors; ++v) sum[i][v] += load(tile.addend + i * tile.ldc + v * kLanes<T>);
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i)
@@ -100,7 +100,7 @@ void multiply_edge_tile(Tile<T> tile, std::int64_t rows, std::int64_t columns) {
   const Tile<T> out = tile;
   tile.c = buffer;
   tile.ldc = kTileColumns<T>;
-  tile.add = false;
+  tile.addend = nullptr;
   tile.bias = nullptr;
   multiply_tile(tile, rows, divide_up(columns, simd::kLanes<T>));
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -109,7 +109,7 @@ void multiply_edge_tile(Tile<T> tile, std::int64_t rows, std::int64_t columns) {
     for (std::int64_t j = 0; j < columns; ++j) {
       T value = from[j];
       if (out.bias) value += out.bias[j];
-      if (out.add) value += to[j];
+      if (out.addend) value += out.addend[i * out.ldc + j];
       to[j] = value;
     }
   }

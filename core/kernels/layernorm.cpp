@@ -98,7 +98,7 @@ void layernorm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
                         Grad dx, Grad dweight, Grad dbias, LayerNormForm form) {
   const bool columns = dweight || dbias;
   if (!dx && !columns) return;
-  const bool add = dx && dx.claim();
+  const bool add = dx && dx.claim_over(dy);
   visit_float("layernorm_backward", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T *pdy = dy.data<T>(), *px = x.data<T>(), *pw = weight.data<T>();
     const T *pmean = mean.data<T>(), *prstd = rstd.data<T>();
@@ -115,8 +115,8 @@ void layernorm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
         for (std::int64_t row = chunk * chunks.each; row < chunks.end(chunk); ++row) {
           const Row<T> r{pdy + row * n, px + row * n, pw, n, pmean[row], prstd[row]};
           const auto averages = r.averages(form);
-          if (pdx) input_gradient(r, averages, pdx + row * n, add);
           if (columns) add_columns(r, averages[0], sums, sums + n);
+          if (pdx) input_gradient(r, averages, pdx + row * n, add);  // last: it may overwrite dy
         }
       }
     });

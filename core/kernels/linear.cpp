@@ -1,4 +1,4 @@
-// y = x W + b: three matrix products, the bias added to the finished tiles, and column sums for db.
+// Three matrix products, bias, residual and gelu done to the finished tiles, and column sums for db.
 // x and W are needed again in backward; nothing else is.
 #include "core/kernels/linear.h"
 
@@ -48,21 +48,38 @@ void column_sums(const T* x, std::int64_t rows, std::int64_t columns, bool add, 
   });
 }
 
+template <class T>
+Gemm<T> forward_product(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor& y) {
+  const std::int64_t in = weight.shape()[0], out = weight.shape()[1];
+  return {.m = x.shape().rows(),
+          .n = out,
+          .k = in,
+          .a = x.data<T>(),
+          .b = weight.data<T>(),
+          .c = y.mutable_data<T>(),
+          .lda = in,
+          .ldb = out,
+          .ldc = out,
+          .bias = bias ? bias.data<T>() : nullptr};
+}
+
 }  // namespace
 
-void linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor& y) {
+void linear_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual, Tensor& y) {
   visit_float("linear", y.dtype(), [&]<class T>(TypeTag<T>) {
-    const std::int64_t in = weight.shape()[0], out = weight.shape()[1];
-    gemm<T>({.m = x.shape().rows(),
-             .n = out,
-             .k = in,
-             .a = x.data<T>(),
-             .b = weight.data<T>(),
-             .c = y.mutable_data<T>(),
-             .lda = in,
-             .ldb = out,
-             .ldc = out,
-             .bias = bias ? bias.data<T>() : nullptr});
+    Gemm<T> product = forward_product<T>(x, weight, bias, y);
+    if (residual) product.residual = residual.data<T>();
+    gemm(product);
+  });
+}
+
+void linear_gelu_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, GeluForm form, Tensor& h,
+                         Tensor& y) {
+  visit_float("linear_gelu", y.dtype(), [&]<class T>(TypeTag<T>) {
+    Gemm<T> product = forward_product<T>(x, weight, bias, h);
+    product.gelu = y.mutable_data<T>();
+    product.form = form;
+    gemm(product);
   });
 }
 

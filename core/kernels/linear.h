@@ -1,12 +1,17 @@
-// y = x W + b for rows of x: [N, in] x [in, out] + [out].
-// Backward: dx = dy W^T, dW = x^T dy, db = column sums of dy.
+// y = x W + b + r for rows of x: [N, in] x [in, out] + [out] + [N, out].
+// Backward: dx = dy W^T, dW = x^T dy, db = column sums of dy, dr = dy.
 #pragma once
 
+#include "core/kernels/gemm.h"
 #include "core/kernels/kernel.h"
 
 namespace tapestry {
 
-TAP_KERNEL(linear_forward, const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor& y)  // bias may be empty
+// bias and residual may be empty.
+TAP_KERNEL(linear_forward, const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& residual, Tensor& y)
+// h = x W + b, y = gelu(h). Backward is that of gelu and then that of linear.
+TAP_KERNEL(linear_gelu_forward, const Tensor& x, const Tensor& weight, const Tensor& bias, GeluForm form, Tensor& h,
+           Tensor& y)
 TAP_KERNEL(linear_backward, const Tensor& dy, const Tensor& x, const Tensor& weight, Grad dx, Grad dweight, Grad dbias)
 
 }  // namespace tapestry

@@ -26,7 +26,7 @@ void unary_backward(const char* op, const Formula& formula, const Tensor& dy, co
   const Shape& shape = dx.shape();
   TAP_CHECK(dy.shape() == shape, op, ": dy ", dy.shape(), " and dx ", shape, " must have one shape");
   visit_float(op, dy.dtype(), [&]<class T>(TypeTag<T>) {
-    const bool add = dx.claim();
+    const bool add = dx.claim_over(dy);
     if constexpr (Formula::kSaves == Saves::nothing) {
       map<T>(shape, dx.data<T>(), add, {map_input<T>(dy, shape)},
              [formula](simd::Vec<T> g) { return g * formula.df(g); });

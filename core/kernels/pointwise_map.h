@@ -26,7 +26,7 @@ struct MapPiece {
 template <class T, class F, std::size_t N>
 void map_piece(const MapPiece<T, N>& piece, F f) {
   using simd::kLanes;
-  T* __restrict__ out = piece.out;
+  T* const out = piece.out;  // may be one of the inputs
   const std::array<const T*, N> in = piece.in;
   const std::array<std::int64_t, N> mask = piece.mask;
   const bool add = piece.add;

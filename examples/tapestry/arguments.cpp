@@ -116,6 +116,7 @@ struct Options::Impl {
   };
   CLI::App app;
   std::string group = "Options";
+  bool reads_config = false;
   std::vector<std::string> names = {"help"};
   std::map<std::string, Bound> bound = {};
 
@@ -190,6 +191,11 @@ void Options::add_flag(const std::string& name, bool& value, const std::string& 
   impl_->bind(name, value, help, true);
 }
 
+void Options::add_config(std::string& path) {
+  add("config", path, "file of lines 'key = value' with these option names");
+  impl_->reads_config = true;
+}
+
 bool Options::contains(const std::string& name) const { return impl_->bound.count(name) > 0; }
 bool Options::given(const std::string& name) const {
   return contains(name) && impl_->bound.at(name).option->count() > 0;
@@ -204,7 +210,7 @@ std::map<std::string, std::string> Options::values() const {
 bool Options::parse(const Arguments& args) {
   Arguments all = impl_->spell_out(args);
   const auto config = std::find_if(all.rbegin(), all.rend(), [](auto& arg) { return arg.rfind("--config==", 0) == 0; });
-  if (config != all.rend()) {
+  if (impl_->reads_config && config != all.rend()) {
     const Arguments lines = read_config(config->substr(10), impl_->names);
     all.insert(all.begin(), lines.begin(), lines.end());
   }

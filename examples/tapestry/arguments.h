@@ -32,9 +32,10 @@ class Options {
   template <class T>
   void add(const std::string& name, T& value, const std::string& help);
   void add_flag(const std::string& name, bool& value, const std::string& help);
+  // --config FILE: its lines `key = value` ('#' starts a comment) count as options before all others.
+  void add_config(std::string& path);
 
-  // Sets the bound variables; later options win. If there is an option "config", that file's lines `key = value` ('#'
-  // starts a comment) count as options before all others. Returns false when help was asked for and printed.
+  // Sets the bound variables; later options win. Returns false when help was asked for and printed.
   bool parse(const Arguments& args);
 
   bool contains(const std::string& name) const;

@@ -9,5 +9,6 @@ int train(const Arguments& args);
 int sample(const Arguments& args);
 int info(const Arguments& args);
 int gradcheck(const Arguments& args);
+int bench(const Arguments& args);
 
 }  // namespace tapestry::command

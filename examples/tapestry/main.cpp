@@ -25,6 +25,7 @@ constexpr Command kCommands[] = {
     {"train", tapestry::command::train, "train a small GPT on a text file"},
     {"sample", tapestry::command::sample, "write text with a trained checkpoint"},
     {"gradcheck", tapestry::command::gradcheck, "check the gradient of every op and layer numerically"},
+    {"bench", tapestry::command::bench, "time training steps and kernels beside the limits of this machine"},
     {"info", tapestry::command::info, "show version, instruction set, threads and libraries"},
 };
 

@@ -14,7 +14,7 @@ void add_options(Options& options, TrainOptions& o) {
   options.group("Files");
   options.add("data", o.data, "UTF-8 text to learn from");
   options.add("out_dir", o.out_dir, "folder for checkpoint.h5 and metrics.jsonl");
-  options.add("config", o.config, "file of lines 'key = value' with these option names");
+  options.add_config(o.config);
   options.add_flag("resume", o.resume, "continue from out_dir/checkpoint.h5");
   options.add("tokenizer", o.tokenizer, "char or byte");
   options.group("Model");

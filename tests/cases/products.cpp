@@ -66,6 +66,18 @@ std::vector<Case> product_cases() {
     add_linear(cases, {2, 1, 2, 7}, 7, bias);
     add_linear(cases, {3, 43, 65}, 131, bias);
   }
+  for (const Shape& x : {Shape{1, 1}, Shape{3, 31}, Shape{0, 4}, Shape{2, 5, 33}, Shape{9, 259}}) {
+    const Shape w{x.back(), 53}, y = x.with_back(53);
+    cases.push_back(row(text_of("linear ", x, " ", w, " residual"),
+                        {normal(x, 1), normal(w, 2), normal({53}, 3), normal(y, 4)},
+                        [](const Var& v, const Var& m, const Var& b, const Var& r) { return linear(v, m, b, r); }));
+    for (const GeluForm form : {GeluForm::erf, GeluForm::tanh})
+      cases.push_back(row(text_of("linear_gelu ", x, " ", w, form == GeluForm::erf ? " erf" : " tanh"),
+                          {normal(x, 1), normal(w, 2, 0.3), normal({53}, 3)},
+                          [form](const Var& v, const Var& m, const Var& b) { return linear_gelu(v, m, b, form); }));
+  }
+  cases.push_back(row("linear [5, 5] its input as residual", {normal({4, 5}, 1), normal({5, 5}, 2)},
+                      [](const Var& x, const Var& w) { return linear(x, w, {}, x); }));
   cases.push_back(row("linear [0, 4] [4, 3] bias", {normal({0, 4}), normal({4, 3}), normal({3})},
                       [](const Var& x, const Var& w, const Var& b) { return linear(x, w, b); }));
   return cases;
