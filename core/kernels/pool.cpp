@@ -24,7 +24,7 @@ Window make_window(const char* op, std::int64_t size, std::int64_t stride, std::
                    std::int64_t dilation) {
   return {{}, pool_axis(op, size, stride, padding, dilation)};
 }
-Window make_window(const char* op, PerAxis size, PerAxis stride, PerAxis padding, PerAxis dilation) {
+Window make_window(const char* op, HeightWidth size, HeightWidth stride, HeightWidth padding, HeightWidth dilation) {
   return {pool_axis(op, size.h, stride.h, padding.h, dilation.h),
           pool_axis(op, size.w, stride.w, padding.w, dilation.w)};
 }

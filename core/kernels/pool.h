@@ -7,14 +7,7 @@
 
 namespace tapestry {
 
-// One number for both axes, or one for each: {.size = 2} and {.size = {3, 2}}.
-struct PerAxis {
-  PerAxis(std::int64_t both) : h(both), w(both) {}
-  PerAxis(std::int64_t height, std::int64_t width) : h(height), w(width) {}
-  std::int64_t h, w;
-};
-
-// Extent is std::int64_t for a window along one axis, PerAxis along two. Padding may be half the size at most.
+// Extent is std::int64_t for a window along one axis, HeightWidth along two. Padding may be half the size at most.
 template <class Extent>
 struct MaxPoolOptions {
   Extent size;
@@ -30,9 +23,9 @@ struct AvgPoolOptions {
   bool count_include_pad = true;  // divide by the size; false: by how many elements of the window are not padding
 };
 using MaxPool1dOptions = MaxPoolOptions<std::int64_t>;
-using MaxPool2dOptions = MaxPoolOptions<PerAxis>;
+using MaxPool2dOptions = MaxPoolOptions<HeightWidth>;
 using AvgPool1dOptions = AvgPoolOptions<std::int64_t>;
-using AvgPool2dOptions = AvgPoolOptions<PerAxis>;
+using AvgPool2dOptions = AvgPoolOptions<HeightWidth>;
 
 // The window of such options; throws and names `op` for what no x can fit.
 Window pool_window(const char* op, const MaxPool1dOptions& options);

@@ -27,6 +27,13 @@ struct Window {
   WindowAxis h, w;
 };
 
+// A number for each of the two axes: {2, 1}, or 2 for both.
+struct HeightWidth {
+  constexpr HeightWidth(std::int64_t both) : h(both), w(both) {}
+  constexpr HeightWidth(std::int64_t height, std::int64_t width) : h(height), w(width) {}
+  std::int64_t h, w;
+};
+
 // Throws unless sizes, strides and dilations are at least 1, paddings at least 0 and every axis has a place.
 inline void check_window(const char* op, const Window& window, const Shape& x) {
   const auto check = [&](const WindowAxis& axis, std::int64_t extent) {

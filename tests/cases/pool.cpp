@@ -18,7 +18,7 @@ void add_1d(std::vector<Case>& cases, const Shape& x, const MaxPool1dOptions& o)
                         }));
 }
 
-std::string text(const PerAxis& p) { return text_of(p.h, "x", p.w); }
+std::string text(const HeightWidth& p) { return text_of(p.h, "x", p.w); }
 
 void add_2d(std::vector<Case>& cases, const Shape& x, const MaxPool2dOptions& o) {
   const std::string name = text_of(x, " size ", text(o.size), " stride ", text(o.stride), " padding ", text(o.padding));
