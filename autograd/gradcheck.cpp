@@ -65,13 +65,14 @@ class Checker {
     report_.inputs = static_cast<std::int64_t>(f.input_count());
     report_.parameters = static_cast<std::int64_t>(leaves_.size()) - report_.inputs;
     report_.seed = options.seed;
+    report_.frozen = f.frozen();
   }
 
   GradcheckReport run() {
     try {
-      if (forward_is_sound() && recording_is_sound() && backward_is_sound()) compare_all();
+      if (there_is_something() && forward_is_sound() && recording_is_sound() && backward_is_sound()) compare_all();
       if (report_.fault == GradcheckFault::wrong_gradient) detail::explain(f_, step_, worst_slope_, report_);
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       fault(GradcheckFault::error, e.what());
     }
     return std::move(report_);
@@ -85,6 +86,12 @@ class Checker {
       report_.diagnosis = diagnosis;
     }
     return false;
+  }
+
+  bool there_is_something() {
+    if (!leaves_.empty()) return true;
+    return fault(GradcheckFault::error, text_of("there is nothing to check: no input, and ", report_.frozen.size(),
+                                                " parameters that are all frozen; unfreeze(module), or give inputs"));
   }
 
   bool forward_is_sound() {

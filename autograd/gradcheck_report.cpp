@@ -41,6 +41,15 @@ std::string where(const GradcheckReport::Entry& e) {
   return text_of("d ", output, " / d ", input);
 }
 
+// ", 2 frozen parameters not checked (weight, bias)"
+std::string frozen_text(const std::vector<std::string>& names) {
+  if (names.empty()) return {};
+  std::string text =
+      text_of(", ", names.size(), names.size() == 1 ? " frozen parameter" : " frozen parameters", " not checked (");
+  for (std::size_t i = 0; i < names.size(); ++i) text += text_of(i ? ", " : "", names[i]);
+  return text + ")";
+}
+
 std::string steps(const GradcheckReport& report) {
   if (report.sweep.empty()) return {};
   std::string text = "\n  steps      ";
@@ -96,7 +105,8 @@ std::string GradcheckReport::text() const {
   const std::string counts =
       text_of(full_jacobian ? text_of(compared, " entries of the full Jacobian")
                             : text_of(compared, " random directions and elements (seed ", seed, ")"),
-              " of ", inputs, " inputs and ", parameters, " parameters compared, ", kinks, " skipped on a kink");
+              " of ", inputs, " inputs and ", parameters, " parameters compared, ", kinks, " skipped on a kink",
+              frozen_text(frozen));
   if (passed())
     return text_of("gradcheck passed: ", counts, "; worst error ", short_number(worst.error()), " of ",
                    short_number(tolerance), " allowed");
