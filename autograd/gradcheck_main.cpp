@@ -84,8 +84,9 @@ std::string joined(const std::set<std::string>& names) {
 }
 
 // "3 of 52 ops and 0 of 19 layers checked"
-std::string coverage(const std::vector<GradcheckCase>& all, const std::vector<GradcheckSuiteRow>& run) {
-  std::set<std::string> known[2], checked[2];  // ops, layers
+std::string coverage(const std::vector<GradcheckCase>& all, const std::vector<GradcheckSuiteRow>& run,
+                     const GradcheckSuiteOptions& options) {
+  std::set<std::string> known[2]{options.ops, options.layers}, checked[2];
   for (const GradcheckCase& c : all) known[c.module != nullptr].insert(c.covers());
   for (const GradcheckSuiteRow& r : run)
     if (r.row->skip.empty()) checked[r.row->module != nullptr].insert(r.row->covers());
@@ -110,7 +111,8 @@ Counts count(const std::vector<GradcheckSuiteRow>& rows) {
 }
 
 // What is worth knowing at the end: reasons of what was left out, failures once more, and the counts.
-std::string footer(const std::vector<GradcheckCase>& all, const GradcheckSuiteResult& result) {
+std::string footer(const std::vector<GradcheckCase>& all, const GradcheckSuiteResult& result,
+                   const GradcheckSuiteOptions& options) {
   const Counts c = count(result.rows);
   std::string text;
   for (const GradcheckSuiteRow& r : result.rows)
@@ -120,7 +122,7 @@ std::string footer(const std::vector<GradcheckCase>& all, const GradcheckSuiteRe
   if (!result.uncovered.empty())
     text += text_of("not covered: no row is named after ", joined(result.uncovered), "; add one for each\n");
   return text + text_of("gradcheck: ", c.passed, " passed, ", c.failed, " failed, ", c.skipped, " skipped; ",
-                        coverage(all, result.rows), "; worst gradient error ", number("%.1e", c.worst), "; ",
+                        coverage(all, result.rows, options), "; worst gradient error ", number("%.1e", c.worst), "; ",
                         number("%.1f", c.seconds), " s\n");
 }
 
@@ -199,8 +201,11 @@ int run_gradcheck_suite(const std::vector<GradcheckCase>& all, const GradcheckSu
     row.reproducer = reproducer(c, options.command);
     print(options.out, row.reproducer);
   }
-  if (options.filter.empty()) suite.uncovered = uncovered(options.required, all);
-  print(options.out, footer(all, suite));
+  if (options.filter.empty()) {
+    suite.uncovered = uncovered(options.ops, all);
+    suite.uncovered.merge(uncovered(options.layers, all));
+  }
+  print(options.out, footer(all, suite, options));
   if (!options.json.empty()) write_file(options.json, gradcheck_json(suite));
   if (!options.junit.empty()) write_file(options.junit, gradcheck_junit(suite));
   return count(suite.rows).failed == 0 && suite.uncovered.empty() ? 0 : 1;

@@ -27,7 +27,7 @@ struct GradcheckSuiteOptions {
   std::optional<std::uint64_t> seed;  // none: what each row says
   std::string json, junit;            // files to write; empty: none
   std::string command = "gradcheck";  // shown where a failure can be repeated
-  std::set<std::string> required;     // functions and layers that must have a row; not asked for under a filter
+  std::set<std::string> ops, layers;  // names that must have a row; not asked for under a filter
   std::FILE* out = stdout;
 };
 
@@ -42,7 +42,7 @@ struct GradcheckSuiteResult {
   std::set<std::string> uncovered;  // of those required
 };
 
-// Which of these names no row covers.
+// Which of these names no row covers; a row covers the first word of its name.
 std::set<std::string> uncovered(const std::set<std::string>& required, const std::vector<GradcheckCase>& rows);
 
 // Runs the chosen rows, prints a line for each and at the end the counts, and writes the files. Returns 0 if every row

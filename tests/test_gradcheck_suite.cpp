@@ -190,16 +190,18 @@ Var not_a_number(const Var& x) { return scaled_gradient(x, std::nan("")); }
 TEST_CASE("A required name without a row fails, unless rows are chosen by a filter") {
   const std::vector<GradcheckCase> rows{gradcheck_case("right [3]", right, Shape{3}), skipped()};
   GradcheckSuiteOptions options;
-  options.required = {"right", "slow"};
+  options.ops = {"right", "slow"};
   const Printed complete = run_printed(rows, options);
   CHECK(complete.code == 0);
   check_contains(complete.text, "skipped: slow \"<&>\": takes <long>\n");
   check_contains(complete.text, "gradcheck: 1 passed, 0 failed, 1 skipped; 1 of 2 ops and 0 of 0 layers checked");
 
-  options.required = {"right", "slow", "left", "Middle"};
+  options.ops = {"right", "slow", "left"};
+  options.layers = {"Middle"};
   const Printed incomplete = run_printed(rows, options);
   CHECK(incomplete.code == 1);
   check_contains(incomplete.text, "not covered: no row is named after Middle, left; add one for each\n");
+  check_contains(incomplete.text, "1 of 3 ops and 0 of 1 layers checked");
   options.filter = "right";
   CHECK(run_printed(rows, options).code == 0);
 }

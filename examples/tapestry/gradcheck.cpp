@@ -24,7 +24,8 @@ int gradcheck(const Arguments& args) {
   if (!parser.parse(args)) return 0;
 
   const std::vector<Case> all = all_cases(seed);
-  options.required = menu().all();
+  options.ops = menu().ops;
+  options.layers = menu().layers;
   std::vector<std::string> covered;
   for (const Case& c : all)
     if (covered.empty() || covered.back() != c.covers()) covered.push_back(c.covers());
