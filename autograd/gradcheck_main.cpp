@@ -97,6 +97,7 @@ std::string coverage(const std::vector<GradcheckCase>& all, const std::vector<Gr
 
 struct Counts {
   int passed = 0, failed = 0, skipped = 0;
+  std::int64_t kinks = 0;
   double worst = 0, seconds = 0;
 };
 
@@ -106,6 +107,7 @@ Counts count(const std::vector<GradcheckSuiteRow>& rows) {
     ++(!r.row->skip.empty() ? c.skipped : r.result.passed ? c.passed : c.failed);
     c.worst = std::max(c.worst, r.result.gradient_error);
     c.seconds += r.result.seconds;
+    c.kinks += r.result.report.kinks;
   }
   return c;
 }
@@ -123,7 +125,7 @@ std::string footer(const std::vector<GradcheckCase>& all, const GradcheckSuiteRe
     text += text_of("not covered: no row is named after ", joined(result.uncovered), "; add one for each\n");
   return text + text_of("gradcheck: ", c.passed, " passed, ", c.failed, " failed, ", c.skipped, " skipped; ",
                         coverage(all, result.rows, options), "; worst gradient error ", number("%.1e", c.worst), "; ",
-                        number("%.1f", c.seconds), " s\n");
+                        c.kinks, " kinks; ", number("%.1f", c.seconds), " s\n");
 }
 
 std::optional<GradcheckSuiteOptions> parse(int argc, const char* const* argv) {
