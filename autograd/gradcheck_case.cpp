@@ -23,17 +23,25 @@ std::vector<NamedParameter> parameters_of(const GradcheckCase& c) {
   return c.module ? parameters(*c.module) : std::vector<NamedParameter>{};
 }
 
-Tensor cotangent_for(const std::vector<Var>& outputs) {
+// Every element moved up or down by one unit in the last place of f32.
+void move_by_last_place(Tensor& t, std::uint64_t stream) {
+  const RandomKey key{22, stream};
+  double* x = t.mutable_data<double>();
+  for (std::int64_t i = 0; i < t.numel(); ++i) x[i] *= 1 + (key.below(i, 2) ? 1 : -1) * 0x1p-23;
+}
+
+Tensor cotangent_for(const std::vector<Var>& outputs, bool moved) {
   std::int64_t size = 0;
   for (const Var& y : outputs) size += y.numel();
   Tensor cotangent = empty({size}, DType::f64);
   fill_normal(cotangent, 0, 1, RandomKey{21, 0});
+  if (moved) move_by_last_place(cotangent, 0);
   return cotangent;
 }
 
 // One forward and backward pass; `change` may replace what the function gets for the watched inputs.
 template <class Change>
-Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change) {
+Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change, bool moved_cotangent = false) {
   Tape tape;
   if (c.module) zero_grad(*c.module);
   std::vector<Var> watched;
@@ -41,7 +49,7 @@ Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change
   std::vector<Var> x = watched;
   change(x);
   const std::vector<Var> outputs = c.function(x);
-  const Var loss = inner_product(outputs, cotangent_for(outputs));
+  const Var loss = inner_product(outputs, cotangent_for(outputs, moved_cotangent));
   if (loss.tracked()) tape.backward(loss);
   Run result;
   for (const Var& y : outputs) result.outputs.push_back(y.value());
@@ -190,20 +198,16 @@ Run run_in(const GradcheckCase& c, DType dtype) {
   return run(c, in_dtype(in_dtype(c.inputs, DType::f32), dtype));
 }
 
-// In f64, with every element moved up or down by one unit in the last place of f32.
+// In f64, with inputs, parameters and cotangent moved by the last place of f32.
 Run run_moved(const GradcheckCase& c) {
-  std::uint64_t stream = 0;
-  auto move = [&stream](Tensor& t) {
-    const RandomKey key{22, stream++};
-    double* x = t.mutable_data<double>();
-    for (std::int64_t i = 0; i < t.numel(); ++i) x[i] *= 1 + (key.below(i, 2) ? 1 : -1) * 0x1p-23;
-  };
+  std::uint64_t stream = 1;
   std::vector<Tensor> inputs = in_dtype(in_dtype(c.inputs, DType::f32), DType::f64);
-  for (Tensor& t : inputs) move(t);
+  for (Tensor& t : inputs) move_by_last_place(t, stream++);
   std::optional<ConvertScope> scope;
   if (c.module) scope.emplace(*c.module, DType::f64);
-  for (const NamedParameter& p : parameters_of(c)) move(p.parameter->mutable_value());
-  return run(c, inputs);
+  for (const NamedParameter& p : parameters_of(c)) move_by_last_place(p.parameter->mutable_value(), stream++);
+  return run(
+      c, inputs, [](std::vector<Var>&) {}, true);
 }
 
 std::string check_f32(const GradcheckCase& c, GradcheckCaseResult& result) {
