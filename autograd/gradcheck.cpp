@@ -57,7 +57,7 @@ double largest(const std::vector<double>& v) {
 class Checker {
  public:
   Checker(const CheckedFunction& f, Module* module, DType dtype, const GradcheckOptions& options)
-      : f_(f), leaves_(f.leaves()), module_(module), options_(options) {
+      : f_(f), leaves_(f.leaves()), module_(module), options_(options), tally_(leaves_.size()) {
     const bool wide = dtype == DType::f64;
     epsilon_ = wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
     step_ = options.step > 0 ? options.step : std::cbrt(epsilon_);
@@ -65,13 +65,14 @@ class Checker {
     report_.inputs = static_cast<std::int64_t>(f.input_count());
     report_.parameters = static_cast<std::int64_t>(leaves_.size()) - report_.inputs;
     report_.seed = options.seed;
+    report_.frozen = f.frozen();
   }
 
   GradcheckReport run() {
     try {
-      if (forward_is_sound() && recording_is_sound() && backward_is_sound()) compare_all();
+      if (there_is_something() && forward_is_sound() && recording_is_sound() && backward_is_sound()) compare_all();
       if (report_.fault == GradcheckFault::wrong_gradient) detail::explain(f_, step_, worst_slope_, report_);
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       fault(GradcheckFault::error, e.what());
     }
     return std::move(report_);
@@ -85,6 +86,12 @@ class Checker {
       report_.diagnosis = diagnosis;
     }
     return false;
+  }
+
+  bool there_is_something() {
+    if (!leaves_.empty()) return true;
+    return fault(GradcheckFault::error, text_of("there is nothing to check: no input, and ", report_.frozen.size(),
+                                                " parameters that are all frozen; unfreeze(module), or give inputs"));
   }
 
   bool forward_is_sound() {
@@ -161,11 +168,23 @@ class Checker {
     const std::int64_t seen = report_.compared + report_.kinks;
     const double allowed_kinks = options_.max_kink_share * static_cast<double>(seen);
     if (report_.wrong > 0)
-      fault(GradcheckFault::wrong_gradient, text_of("the gradient of ", report_.worst.input, " is wrong; ",
-                                                    report_.wrong, " of ", seen, " entries are"));
+      fault(GradcheckFault::wrong_gradient, wrong_inputs());
     else if (static_cast<double>(report_.kinks) > allowed_kinks || (seen > 0 && report_.compared == 0))
       fault(GradcheckFault::too_many_kinks,
             text_of(report_.kinks, " of ", seen, " entries lie on a kink; move the inputs away from it"));
+  }
+
+  // "the gradient of input 0 is wrong; 3 of 12 entries are", the worst input first.
+  std::string wrong_inputs() const {
+    std::string text;
+    int inputs = 0;
+    for (const bool worst : {true, false})
+      for (std::size_t l = 0; l < leaves_.size(); ++l) {
+        if ((leaves_[l].name == report_.worst.input) != worst || tally_[l].wrong == 0) continue;
+        text += text_of(inputs++ ? ", that of " : "the gradient of ", leaves_[l].name, " is wrong; ", tally_[l].wrong,
+                        " of ", tally_[l].seen, " entries are");
+      }
+    return text;
   }
 
   void compare_jacobian() {
@@ -257,6 +276,8 @@ class Checker {
                const Slope& numeric, double largest_entry, const SlopeAt& slope_at) {
     const double scale = std::max({std::abs(analytic), std::abs(numeric.value), largest_entry});
     const double allowed = report_.tolerance * scale + numeric.error_bar;
+    Tally& tally = tally_[static_cast<std::size_t>(&leaf - leaves_.data())];
+    ++tally.seen;
     const bool finite = std::isfinite(analytic) && std::isfinite(numeric.value) && std::isfinite(numeric.rough);
     if (!finite)
       fault(GradcheckFault::not_finite,
@@ -267,7 +288,7 @@ class Checker {
     }
     ++report_.compared;
     const bool wrong = !finite || std::abs(analytic - numeric.value) > allowed;
-    if (wrong) ++report_.wrong;
+    if (wrong) ++report_.wrong, ++tally.wrong;
     GradcheckReport::Entry entry{leaf.name, leaf.value().shape(), input_index,       0,     {},     output_index,
                                  analytic,  numeric.value,        numeric.error_bar, scale, allowed};
     const bool first = report_.worst.input.empty();
@@ -292,6 +313,10 @@ class Checker {
   double epsilon_ = 0, step_ = 0;
   Outputs base_;  // at the point itself
   std::vector<Shape> output_shapes_;
+  struct Tally {
+    std::int64_t seen = 0, wrong = 0;
+  };
+  std::vector<Tally> tally_;  // of each leaf
   bool worst_is_wrong_ = false;
   std::function<double(double step)> worst_slope_;
   GradcheckReport report_;

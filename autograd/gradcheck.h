@@ -103,6 +103,7 @@ struct GradcheckReport {
   bool backward_is_wrong = false;
 
   std::int64_t inputs = 0, parameters = 0;  // checked
+  std::vector<std::string> frozen;          // parameters that are not, because they are not trainable
   std::int64_t compared = 0, wrong = 0, kinks = 0;
   bool full_jacobian = true;
   double tolerance = 0;
@@ -213,9 +214,9 @@ GradcheckReport gradcheck(F&& function, const std::vector<Tensor>& inputs, const
   }
 }
 
-// The same for a function of inputs and of the parameters of `module`, all of which are checked. The module is in f64
-// meanwhile; afterwards its values are what they were and its gradients unset. Fails if the function uses a Parameter
-// that visit() does not reach.
+// The same for a function of inputs and of the parameters of `module`, all of which are checked but for frozen ones:
+// those are constants, and the report names them. The module is in f64 meanwhile; afterwards its values are what they
+// were and its gradients unset. Fails if the function uses a Parameter that visit() does not reach.
 template <class F>
 GradcheckReport gradcheck(Module& module, F&& function, const std::vector<Tensor>& inputs,
                           const GradcheckOptions& options = {}) {

@@ -4,10 +4,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <optional>
-#include <set>
 
 #include "autograd/gradcheck_case.h"
 #include "core/parallel.h"
@@ -25,17 +23,25 @@ std::vector<NamedParameter> parameters_of(const GradcheckCase& c) {
   return c.module ? parameters(*c.module) : std::vector<NamedParameter>{};
 }
 
-Tensor cotangent_for(const std::vector<Var>& outputs) {
+// Every element moved up or down by one unit in the last place of f32.
+void move_by_last_place(Tensor& t, std::uint64_t stream) {
+  const RandomKey key{22, stream};
+  double* x = t.mutable_data<double>();
+  for (std::int64_t i = 0; i < t.numel(); ++i) x[i] *= 1 + (key.below(i, 2) ? 1 : -1) * 0x1p-23;
+}
+
+Tensor cotangent_for(const std::vector<Var>& outputs, bool moved) {
   std::int64_t size = 0;
   for (const Var& y : outputs) size += y.numel();
   Tensor cotangent = empty({size}, DType::f64);
   fill_normal(cotangent, 0, 1, RandomKey{21, 0});
+  if (moved) move_by_last_place(cotangent, 0);
   return cotangent;
 }
 
 // One forward and backward pass; `change` may replace what the function gets for the watched inputs.
 template <class Change>
-Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change) {
+Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change, bool moved_cotangent = false) {
   Tape tape;
   if (c.module) zero_grad(*c.module);
   std::vector<Var> watched;
@@ -43,7 +49,7 @@ Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change
   std::vector<Var> x = watched;
   change(x);
   const std::vector<Var> outputs = c.function(x);
-  const Var loss = inner_product(outputs, cotangent_for(outputs));
+  const Var loss = inner_product(outputs, cotangent_for(outputs, moved_cotangent));
   if (loss.tracked()) tape.backward(loss);
   Run result;
   for (const Var& y : outputs) result.outputs.push_back(y.value());
@@ -114,13 +120,8 @@ void poison_free_memory(const GradcheckCase& c, const Run& sizes) {
   }
 }
 
-GradcheckReport gradcheck_of(const GradcheckCase& c) {
-  return c.module ? gradcheck(*c.module, c.function, c.inputs, c.gradcheck)
-                  : gradcheck(c.function, c.inputs, c.gradcheck);
-}
-
 std::string check_gradient(const GradcheckCase& c, GradcheckCaseResult& result) {
-  result.report = gradcheck_of(c);
+  result.report = gradcheck(c);
   result.gradient_error = result.report.worst.error();
   return result.report.passed() ? std::string() : result.report.text();
 }
@@ -131,14 +132,36 @@ std::string check_memory(const GradcheckCase& c) {
   return compare_bits(c, reference, run(c, c.inputs), "when free memory holds NaN");
 }
 
+// A Parameter that is a constant while this lives.
+class FreezeScope {
+ public:
+  explicit FreezeScope(Parameter& parameter) : parameter_(parameter) { parameter.set_trainable(false); }
+  ~FreezeScope() { parameter_.set_trainable(true); }
+  FreezeScope(const FreezeScope&) = delete;
+  FreezeScope& operator=(const FreezeScope&) = delete;
+
+ private:
+  Parameter& parameter_;
+};
+
 std::string check_untracked(const GradcheckCase& c) {
   const Run reference = run(c, c.inputs);
+  auto compare = [&](const Run& got, std::size_t i, const std::string& name, const char* state) -> std::string {
+    const std::string problem = compare_bits(c, reference, got, text_of("when ", name, " is ", state), i);
+    if (!problem.empty() || largest(got.gradients[i]) == 0) return problem;
+    return text_of(name, " is ", state, " and yet got a gradient");
+  };
   for (std::size_t i = 0; i < c.inputs.size(); ++i) {
     const Run got = run(c, c.inputs, [&](std::vector<Var>& x) { x[i] = x[i].detach(); });
-    if (c.inputs.size() == 1 && !c.module) return {};
-    const std::string problem = compare_bits(c, reference, got, text_of("when input ", i, " is a constant"), i);
+    const std::string problem = compare(got, i, text_of("input ", i), "a constant");
     if (!problem.empty()) return problem;
-    if (largest(got.gradients[i]) != 0) return text_of("input ", i, " is a constant and yet got a gradient");
+  }
+  const std::vector<NamedParameter> all = parameters_of(c);
+  for (std::size_t p = 0; p < all.size(); ++p) {
+    if (!all[p].parameter->trainable()) continue;
+    const FreezeScope frozen(*all[p].parameter);
+    const std::string problem = compare(run(c, c.inputs), c.inputs.size() + p, all[p].name, "frozen");
+    if (!problem.empty()) return problem;
   }
   return {};
 }
@@ -175,10 +198,23 @@ Run run_in(const GradcheckCase& c, DType dtype) {
   return run(c, in_dtype(in_dtype(c.inputs, DType::f32), dtype));
 }
 
+// In f64, with inputs, parameters and cotangent moved by the last place of f32.
+Run run_moved(const GradcheckCase& c) {
+  std::uint64_t stream = 1;
+  std::vector<Tensor> inputs = in_dtype(in_dtype(c.inputs, DType::f32), DType::f64);
+  for (Tensor& t : inputs) move_by_last_place(t, stream++);
+  std::optional<ConvertScope> scope;
+  if (c.module) scope.emplace(*c.module, DType::f64);
+  for (const NamedParameter& p : parameters_of(c)) move_by_last_place(p.parameter->mutable_value(), stream++);
+  return run(
+      c, inputs, [](std::vector<Var>&) {}, true);
+}
+
 std::string check_f32(const GradcheckCase& c, GradcheckCaseResult& result) {
-  const Run exact = run_in(c, DType::f64), got = run_in(c, DType::f32);
+  const Run exact = run_in(c, DType::f64), moved = run_moved(c), got = run_in(c, DType::f32);
   std::string problem;
-  auto compare = [&](const std::vector<Tensor>& right, const std::vector<Tensor>& ours, auto&& name) {
+  auto compare = [&](const std::vector<Tensor>& right, const std::vector<Tensor>& beside,
+                     const std::vector<Tensor>& ours, auto&& name) {
     double all = 0;
     for (const Tensor& t : right) all = std::max(all, largest(t));
     for (std::size_t i = 0; i < right.size(); ++i) {
@@ -186,13 +222,15 @@ std::string check_f32(const GradcheckCase& c, GradcheckCaseResult& result) {
       const double scale = std::max({largest(right[i]), 1e-3 * all, 1e-30});
       const double error = distance(ours[i], right[i]) / scale;
       result.f32_error = std::max(result.f32_error, error);
-      if (!(error <= c.f32_tolerance) && problem.empty())
-        problem = text_of(name(i), " is off by ", number(error), " of its largest entry; ", number(c.f32_tolerance),
-                          " is allowed");
+      // Where terms cancel, the last digit of the inputs decides about more than that.
+      const double allowed = c.f32_tolerance + std::min(1e-2, 64 * distance(beside[i], right[i]) / scale);
+      if (!(error <= allowed) && problem.empty())
+        problem =
+            text_of(name(i), " is off by ", number(error), " of its largest entry; ", number(allowed), " is allowed");
     }
   };
-  compare(exact.outputs, got.outputs, [](std::size_t i) { return text_of("output ", i); });
-  compare(exact.gradients, got.gradients, [&](std::size_t i) { return gradient_name(c, i); });
+  compare(exact.outputs, moved.outputs, got.outputs, [](std::size_t i) { return text_of("output ", i); });
+  compare(exact.gradients, moved.gradients, got.gradients, [&](std::size_t i) { return gradient_name(c, i); });
   return problem;
 }
 
@@ -221,53 +259,11 @@ std::string check_determinism(const GradcheckCase& c) {
   return {};
 }
 
-// The same extent is halved in all inputs, so that shapes which belong together still do.
-GradcheckCase with_extent_halved(const GradcheckCase& c, std::int64_t extent) {
-  GradcheckCase result = c;
-  for (std::size_t i = 0; i < c.inputs.size(); ++i) {
-    std::vector<std::int64_t> dims(c.inputs[i].shape().dims().begin(), c.inputs[i].shape().dims().end());
-    std::replace(dims.begin(), dims.end(), extent, extent / 2);
-    result.inputs[i] = draw_input(Shape(dims), c.gradcheck.seed, i);
-  }
-  return result;
-}
-
 }  // namespace
 
-Tensor draw_input(const Shape& shape, std::uint64_t seed, std::uint64_t index) {
-  Tensor t = empty(shape, DType::f64);
-  fill_normal(t, 0, 1, RandomKey{seed, index});
-  return t;
-}
-
-void reseed(GradcheckCase& c, std::uint64_t seed) {
-  c.gradcheck.seed = seed;
-  for (std::size_t i = 0; i < c.drawn.size(); ++i)
-    if (c.drawn[i]) c.inputs[i] = draw_input(c.inputs[i].shape(), seed, i);
-}
-
-GradcheckCase shrink(const GradcheckCase& original) {
-  const auto& drawn = original.drawn;
-  if (drawn.size() != original.inputs.size() || std::find(drawn.begin(), drawn.end(), false) != drawn.end())
-    return original;
-  const GradcheckFault fault = gradcheck_of(original).fault;
-  if (fault == GradcheckFault::none || fault == GradcheckFault::error) return original;
-  GradcheckCase smallest = original;
-  for (bool smaller = true; smaller;) {
-    smaller = false;
-    std::set<std::int64_t, std::greater<>> extents;
-    for (const Tensor& t : smallest.inputs)
-      for (std::int64_t extent : t.shape().dims())
-        if (extent > 1) extents.insert(extent);
-    for (std::int64_t extent : extents) {
-      GradcheckCase trial = with_extent_halved(smallest, extent);
-      if (gradcheck_of(trial).fault != fault) continue;
-      smallest = std::move(trial);
-      smaller = true;
-      break;
-    }
-  }
-  return smallest;
+GradcheckReport gradcheck(const GradcheckCase& c) {
+  return c.module ? gradcheck(*c.module, c.function, c.inputs, c.gradcheck)
+                  : gradcheck(c.function, c.inputs, c.gradcheck);
 }
 
 GradcheckCaseResult run_case(const GradcheckCase& c) {
@@ -280,10 +276,12 @@ GradcheckCaseResult run_case(const GradcheckCase& c) {
     std::string problem;
     try {
       problem = body();
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       problem = e.what();
     }
-    if (!problem.empty()) result.details += text_of("  ", what, ": ", problem, "\n");
+    if (problem.empty()) return;
+    result.details += text_of("  ", what, ": ", problem, "\n");
+    result.failed.emplace_back(what);
   };
   auto in_f64 = [&](auto&& body) {
     std::optional<ConvertScope> scope;

@@ -28,20 +28,24 @@ struct GradcheckCase {
 
 struct GradcheckCaseResult {
   bool passed = false;
-  std::string line;     // "ok    softmax [3, 33]   gradient 2.1e-10, f32 8.0e-08, 0 kinks, 4 ms"
-  std::string details;  // what failed, several lines; empty if nothing did
+  std::string line;                 // "ok    softmax [3, 33]   gradient 2.1e-10, f32 8.0e-08, 0 kinks, 4 ms"
+  std::string details;              // what failed, several lines; empty if nothing did
+  std::vector<std::string> failed;  // names of the checks, see run_case()
   double gradient_error = 0, f32_error = 0;
   double seconds = 0;
   GradcheckReport report;  // of the first check
 };
 
-// Runs the checks of a row:
+// The first of the checks of a row.
+GradcheckReport gradcheck(const GradcheckCase& c);
+
+// Runs all of them:
 //   gradient      gradcheck: finite differences in f64 for every input and parameter; the first write onto gradient
 //                 memory that holds NaN, the second one onto random values; two runs
 //   memory        what the pool hands out holds NaN beforehand, and the results keep their bits
-//   untracked     with one input a constant, the gradients of the others keep their bits
+//   untracked     with one input a constant or one parameter frozen, the other gradients keep their bits
 //   same input    f(x, x): one Var passed as two inputs gets the sum of both gradients
-//   f32           values and gradients agree with f64 within f32_tolerance
+//   f32           values and gradients agree with f64 within f32_tolerance, and what the last digit of the inputs moves
 //   determinism   two runs, and runs on 1, 2 and 3 threads, give the same bits in f32 and f64
 GradcheckCaseResult run_case(const GradcheckCase& c);
 
@@ -49,8 +53,9 @@ GradcheckCaseResult run_case(const GradcheckCase& c);
 Tensor draw_input(const Shape& shape, std::uint64_t seed, std::uint64_t index);
 // Uses `seed` for cotangents and directions, and draws the inputs anew that were drawn.
 void reseed(GradcheckCase& c, std::uint64_t seed);
-// The smallest row in which gradcheck finds the same fault: extents are halved while it does. The row itself if an
-// input was given by value.
+// The smallest row in which gradcheck finds the same fault: extents are halved while it does. Inputs that were drawn
+// are drawn anew, of others the leading part is taken. What does not fit the function makes it throw and is not kept,
+// so a function checks its shapes.
 GradcheckCase shrink(const GradcheckCase& c);
 
 // A row for a function or a Module (moved into the row). Each input is a Shape, drawn from the seed, or an f64 Tensor.

@@ -52,7 +52,12 @@ CheckedFunction::CheckedFunction(const GradcheckFunction& function, Module* modu
   for (std::size_t i = 0; i < inputs_.size(); ++i)
     leaves_.push_back({i < options.names.size() ? options.names[i] : text_of("input ", i), &inputs_[i]});
   if (!module) return;
-  for (const NamedParameter& p : parameters(*module)) leaves_.push_back({p.name, p.parameter});
+  for (const NamedParameter& p : parameters(*module)) {
+    if (p.parameter->trainable())
+      leaves_.push_back({p.name, p.parameter});
+    else
+      frozen_.push_back(p.name);
+  }
 }
 
 std::vector<Var> CheckedFunction::call(std::span<const Var> x) const {

@@ -38,6 +38,7 @@ class CheckedFunction {
 
   const std::vector<Leaf>& leaves() const { return leaves_; }
   std::size_t input_count() const { return inputs_.size(); }
+  const std::vector<std::string>& frozen() const { return frozen_; }  // parameters that are constants here
 
   Outputs evaluate() const;
   // With a leaf moved along `direction`, or one element of it, by `step` units.
@@ -62,6 +63,7 @@ class CheckedFunction {
   bool allow_f32_;
   std::vector<Parameter> inputs_;
   std::vector<Leaf> leaves_;
+  std::vector<std::string> frozen_;
 };
 
 }  // namespace tapestry::detail

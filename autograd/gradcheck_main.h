@@ -10,8 +10,10 @@
 //   --list         show the rows without running them        --help
 #pragma once
 
+#include <cstdio>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,21 +27,31 @@ struct GradcheckSuiteOptions {
   std::optional<std::uint64_t> seed;  // none: what each row says
   std::string json, junit;            // files to write; empty: none
   std::string command = "gradcheck";  // shown where a failure can be repeated
+  std::set<std::string> ops, layers;  // names that must have a row; not asked for under a filter
+  std::FILE* out = stdout;
 };
 
 struct GradcheckSuiteRow {
   const GradcheckCase* row;
   GradcheckCaseResult result;
-  std::string reproducer;  // of a failure: command, seed, the smallest shapes that still fail
+  std::string reproducer;  // of a failure: command, seed, the smallest inputs that still fail
 };
 
-// Runs the chosen rows, prints a line for each and a last one with the counts, and writes the files. Returns 0 if every
-// row passed, else 1. Throws if no row is chosen.
+struct GradcheckSuiteResult {
+  std::vector<GradcheckSuiteRow> rows;
+  std::set<std::string> uncovered;  // of those required
+};
+
+// Which of these names no row covers; a row covers the first word of its name.
+std::set<std::string> uncovered(const std::set<std::string>& required, const std::vector<GradcheckCase>& rows);
+
+// Runs the chosen rows, prints a line for each and at the end the counts, and writes the files. Returns 0 if every row
+// passed and all that is required has a row, else 1. Throws if no row is chosen.
 int run_gradcheck_suite(const std::vector<GradcheckCase>& rows, const GradcheckSuiteOptions& options);
 
 // What the files hold.
-std::string gradcheck_json(const std::vector<GradcheckSuiteRow>& rows);
-std::string gradcheck_junit(const std::vector<GradcheckSuiteRow>& rows);
+std::string gradcheck_json(const GradcheckSuiteResult& result);
+std::string gradcheck_junit(const GradcheckSuiteResult& result);
 
 // Rows registered by TAPESTRY_GRADCHECK, in order within a file. They are made when asked for, not before main.
 std::vector<GradcheckCase> registered_gradchecks();

@@ -41,6 +41,17 @@ std::string where(const GradcheckReport::Entry& e) {
   return text_of("d ", output, " / d ", input);
 }
 
+std::string plural(std::int64_t count, const char* what) { return text_of(count, what, count == 1 ? "" : "s"); }
+
+// ", 2 frozen parameters not checked (weight, bias)"
+std::string frozen_text(const std::vector<std::string>& names) {
+  if (names.empty()) return {};
+  std::string text =
+      text_of(", ", plural(static_cast<std::int64_t>(names.size()), " frozen parameter"), " not checked (");
+  for (std::size_t i = 0; i < names.size(); ++i) text += text_of(i ? ", " : "", names[i]);
+  return text + ")";
+}
+
 std::string steps(const GradcheckReport& report) {
   if (report.sweep.empty()) return {};
   std::string text = "\n  steps      ";
@@ -96,19 +107,24 @@ std::string GradcheckReport::text() const {
   const std::string counts =
       text_of(full_jacobian ? text_of(compared, " entries of the full Jacobian")
                             : text_of(compared, " random directions and elements (seed ", seed, ")"),
-              " of ", inputs, " inputs and ", parameters, " parameters compared, ", kinks, " skipped on a kink");
+              " of ", plural(inputs, " input"), " and ", plural(parameters, " parameter"), " compared, ", kinks,
+              " skipped on a kink", frozen_text(frozen));
   if (passed())
     return text_of("gradcheck passed: ", counts, "; worst error ", short_number(worst.error()), " of ",
                    short_number(tolerance), " allowed");
   std::string text = text_of("gradcheck failed (", name_of(fault), "): ", message);
-  if (!diagnosis_text.empty()) text += text_of("\n  diagnosis   ", name_of(diagnosis), ": ", diagnosis_text);
+  if (!diagnosis_text.empty())
+    text += text_of("\n  diagnosis   ", name_of(diagnosis), ": ", diagnosis_text);
+  else if (fault == GradcheckFault::wrong_gradient)
+    text += "\n  diagnosis   none: no kind of mistake that is known here explains every entry";
   if (worst.input.empty()) return text;
   text += text_of("\n  worst       ", where(worst));
   text += text_of("\n  analytic    ", long_number(worst.analytic));
   text += text_of("\n  numeric     ", long_number(worst.numeric), " +- ", short_number(worst.error_bar));
-  text += text_of("\n  difference  ", short_number(std::abs(worst.analytic - worst.numeric)), ", ",
-                  short_number(worst.error()), " of the scale ", short_number(worst.scale), "; allowed ",
-                  short_number(worst.allowed), " (tolerance ", short_number(tolerance), ")");
+  if (std::isfinite(worst.error()))
+    text += text_of("\n  difference  ", short_number(std::abs(worst.analytic - worst.numeric)), ", ",
+                    short_number(worst.error()), " of the scale ", short_number(worst.scale), "; allowed ",
+                    short_number(worst.allowed), " (tolerance ", short_number(tolerance), ")");
   text += steps(*this);
   return text + text_of("\n  counts      ", counts, ", ", wrong, " wrong");
 }

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <map>
+#include <optional>
 
+#include "autograd/gradcheck_main.h"
 #include "core/parallel.h"
 #include "tests/cases/cases.h"
 #include "tests/source_scan.h"
@@ -27,6 +30,32 @@ std::set<std::string> missing(const std::set<std::string>& wanted, const std::se
     if (!present.contains(name)) result.insert(name);
   return result;
 }
+
+// Which of the compulsory sizes the inputs of an op's rows have.
+struct Sizes {
+  bool one = false, odd = false, large = false;
+  void see(const Shape& shape) {
+    for (const std::int64_t extent : shape.dims()) {
+      one |= extent == 1;
+      odd |= extent == 31 || extent == 33;
+      large |= extent >= 100;
+    }
+    large |= shape.numel() > 1000;
+  }
+  std::string lacks() const {
+    return text_of(one ? "" : " an axis of 1,", odd ? "" : " an axis of 31 or 33,",
+                   large ? "" : " an axis of 100 or more than 1000 elements,");
+  }
+};
+
+// Exceptions, each with its reason.
+const std::map<std::string, const char*> kAnySize{
+    {"operator+", "calls add, add_scalar and affine"},
+    {"operator-", "calls sub, neg and affine"},
+    {"operator*", "calls mul and scale"},
+    {"operator/", "calls div, scale and reciprocal"},
+    {"one_hot", "has no gradient of its own"},
+};
 
 std::string joined(const std::set<std::string>& names) {
   std::string text;
@@ -87,29 +116,76 @@ TEST_CASE("Every row of the catalogue passes all checks") {
   CHECK(worst_gradient < 1e-7);
 }
 
-TEST_CASE("Every function of ops.h has a row") {
-  const auto functions = scan::declared_functions(scan::read_file(kSource / "autograd/ops.h"));
-  CHECK(functions.size() > 35);
-  const std::set<std::string> without = missing(functions, covered());
+TEST_CASE("slow: no row fails for any of 50 seeds") {
+  std::int64_t kinks = 0;
+  double seconds = 0;
+  for (std::uint64_t seed = 0; seed < 50; ++seed)
+    for (const Case& c : all_cases(seed)) {
+      const CaseResult result = run_case(c);
+      CHECK_MESSAGE(result.passed, "seed ", seed, ": ", result.line, "\n", result.details);
+      kinks += result.report.kinks;
+      seconds += result.seconds;
+    }
+  MESSAGE(kinks, " kinks skipped, ", seconds, " s");
+}
+
+TEST_CASE("A seed makes other inputs, parameters, ids and masks of the same rows") {
+  const std::vector<Case> rows = all_cases(), again = all_cases(), others = all_cases(7);
+  REQUIRE(rows.size() == others.size());
+  auto output = [](const Case& c) {
+    const NoGrad no_grad;
+    std::optional<ConvertScope> scope;
+    if (c.module) scope.emplace(*c.module, DType::f64);
+    return c.function(std::vector<Var>(c.inputs.begin(), c.inputs.end()))[0].value();
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    CAPTURE(rows[i].name);
+    REQUIRE(rows[i].name == others[i].name);
+    CHECK(others[i].gradcheck.seed == 7);
+    for (std::size_t k = 0; k < rows[i].inputs.size(); ++k) {
+      CHECK(same_bits(rows[i].inputs[k], again[i].inputs[k]));
+      CHECK(rows[i].inputs[k].shape() == others[i].inputs[k].shape());
+      // One value, or few to choose from, may be the same again.
+      if (rows[i].inputs[k].numel() > 2) CHECK(!same_bits(rows[i].inputs[k], others[i].inputs[k]));
+    }
+    if (rows[i].inputs.empty()) CHECK(!same_bits(output(rows[i]), output(others[i])));
+  }
+}
+
+TEST_CASE("Every function of ops.h and every layer has a row") {
+  CHECK(menu().ops.size() > 35);
+  CHECK(menu().layers.size() >= 8);
+  const std::set<std::string> without = uncovered(menu().all(), all_cases());
   CHECK_MESSAGE(without.empty(), "no row in tests/cases covers ", joined(without));
 }
 
-TEST_CASE("Every layer has a row") {
+TEST_CASE("The menu that the build made is that of the headers") {
   std::vector<std::string> sources;
   for (const auto& path : scan::files_below(kSource / "layers", ".h")) sources.push_back(scan::read_file(path));
-  const auto classes = scan::module_classes(sources);
-  CHECK(classes.size() >= 8);
-  const std::set<std::string> without = missing(classes, covered());
-  CHECK_MESSAGE(without.empty(), "no row in tests/cases covers ", joined(without));
+  CHECK(menu().layers == scan::module_classes(sources));
+  CHECK(menu().ops == scan::declared_functions(scan::read_file(kSource / "autograd/ops.h")));
+}
+
+TEST_CASE("A row that is taken away is missed by name") {
+  std::vector<Case> rows;
+  for (Case& c : all_cases())
+    if (c.covers() != "tril" && c.covers() != "GroupNorm") rows.push_back(std::move(c));
+  CHECK(uncovered(menu().all(), rows) == std::set<std::string>{"tril", "GroupNorm"});
 }
 
 TEST_CASE("Every row covers a function or layer that exists") {
-  std::vector<std::string> sources;
-  for (const auto& path : scan::files_below(kSource / "layers", ".h")) sources.push_back(scan::read_file(path));
-  std::set<std::string> known = scan::declared_functions(scan::read_file(kSource / "autograd/ops.h"));
-  known.merge(scan::module_classes(sources));
-  const std::set<std::string> unknown = missing(covered(), known);
+  const std::set<std::string> unknown = missing(covered(), menu().all());
   CHECK_MESSAGE(unknown.empty(), "rows are named after ", joined(unknown));
+}
+
+TEST_CASE("Every function of ops.h has rows of the compulsory sizes") {
+  std::map<std::string, Sizes> seen;
+  for (const Case& c : all_cases())
+    for (const Tensor& t : c.inputs) seen[c.covers()].see(t.shape());
+  for (const std::string& name : menu().ops)
+    if (!kAnySize.contains(name))
+      CHECK_MESSAGE(seen[name].lacks().empty(), name, " has no row with", seen[name].lacks());
+  for (const auto& [name, reason] : kAnySize) CHECK_MESSAGE(menu().ops.contains(name), name, " is no op: ", reason);
 }
 
 TEST_CASE("Ops keep their inputs and outputs by save() only") {

@@ -1,6 +1,8 @@
 // The checker is checked: right backward functions pass, planted faults are found.
 #include <doctest/doctest.h>
 
+#include <stdexcept>
+
 #include "tests/planted_ops.h"
 
 using namespace tapestry;
@@ -127,6 +129,26 @@ TEST_CASE("A report names the worst entry with both values") {
   CHECK_MESSAGE(report.text().find("d output 0[1, 0] / d x[1, 0]") != std::string::npos, report.text());
 }
 
+TEST_CASE("0.1 % in one entry is found wherever it lies, up to the size limit") {
+  const Tensor x = normal({3, 47}, 5);  // 141 * 141 entries, just below the limit
+  for (std::int64_t at = 0; at < x.numel(); at += 20) {
+    auto op = [at](const Var& v) {
+      return record(
+          "cube", map(v.value(), [](double u) { return u * u * u + u; }),
+          [x = save(v), at](const Tensor& dy, Grad dx) {
+            write(dx,
+                  [&](std::int64_t i) { return (i == at ? 1.001 : 1) * (3 * x().at(i) * x().at(i) + 1) * dy.at(i); });
+          },
+          v);
+    };
+    const GradcheckReport report = gradcheck(op, {x});
+    CHECK(report.full_jacobian);
+    CHECK(report.fault == GradcheckFault::wrong_gradient);
+    CHECK(report.wrong == 1);
+    CHECK(report.worst.input_index == at);
+  }
+}
+
 TEST_CASE("Kinks are skipped and counted") {
   Tensor x = normal({20});
   x.mutable_data<double>()[3] = 0;
@@ -202,6 +224,32 @@ TEST_CASE("A module is checked with its parameters and gets its values back") {
   CHECK(module.weight.grad().dtype() == DType::f32);
   CHECK(module.weight.grad().at(2) == 2);
   CHECK(gradcheck(module, [&](const Var& x) { return module(x); }, {normal({3})}).parameters == 2);
+}
+
+TEST_CASE("A frozen parameter is skipped and named") {
+  Scaled module;
+  module.weight.set_trainable(false);
+  const GradcheckReport report = gradcheck(module, {normal({3})});
+  CHECK_MESSAGE(report.passed(), report.text());
+  CHECK(report.parameters == 1);
+  CHECK(report.frozen == std::vector<std::string>{"weight"});
+  CHECK_MESSAGE(report.text().find("1 frozen parameter not checked (weight)") != std::string::npos, report.text());
+  CHECK(!module.weight.trainable());
+  // With nothing left to check there is no success either.
+  freeze(module);
+  const GradcheckReport none = gradcheck(module, [&] { return module(Var(normal({3}))); }, {});
+  CHECK(none.fault == GradcheckFault::error);
+  CHECK_MESSAGE(none.message.find("2 parameters that are all frozen") != std::string::npos, none.message);
+}
+
+TEST_CASE("Exceptions of any kind are in the report") {
+  auto f = [](const Var& x) -> Var {
+    if (x) throw std::out_of_range("no such row");
+    return x;
+  };
+  const GradcheckReport report = gradcheck(f, {normal({3})});
+  CHECK(report.fault == GradcheckFault::error);
+  CHECK(report.message.find("no such row") != std::string::npos);
 }
 
 TEST_CASE("A parameter that visit() forgets is reported") {

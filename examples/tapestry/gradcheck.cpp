@@ -14,16 +14,18 @@ int gradcheck(const Arguments& args) {
   options.command = "tapestry gradcheck";
   std::uint64_t seed = 0;
   Options parser("tapestry gradcheck",
-                 "Check the gradient of every op and layer against finite differences in double.");
+                 "Check the gradient of every op and layer against finite differences in double. Fails as well if one"
+                 " has no row.");
   parser.add("filter", options.filter, "only rows whose name contains this text");
   parser.add_flag("list", options.list, "show the rows without running them");
-  parser.add("seed", seed, "of random directions");
+  parser.add("seed", seed, "of the random inputs, parameters, masks and directions");
   parser.add("json", options.json, "file to write the results to, for machines");
   parser.add("junit", options.junit, "file to write the results to, for CI");
   if (!parser.parse(args)) return 0;
-  if (parser.given("seed")) options.seed = seed;
 
-  const std::vector<Case> all = all_cases();
+  const std::vector<Case> all = all_cases(seed);
+  options.ops = menu().ops;
+  options.layers = menu().layers;
   std::vector<std::string> covered;
   for (const Case& c : all)
     if (covered.empty() || covered.back() != c.covers()) covered.push_back(c.covers());

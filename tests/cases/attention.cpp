@@ -18,7 +18,7 @@ std::vector<Tensor> qkv(const Sizes& s) {
 
 std::string text(const Sizes& s) {
   return text_of("B", s.batch, " Tq", s.queries, " Tk", s.keys, " H", s.heads,
-                s.heads == s.kv_heads ? std::string() : text_of("/", s.kv_heads), " D", s.head_dim);
+                 s.heads == s.kv_heads ? std::string() : text_of("/", s.kv_heads), " D", s.head_dim);
 }
 
 Tensor lengths(const std::vector<std::int32_t>& values) {
@@ -64,7 +64,7 @@ void add_packed(std::vector<Case>& cases, const std::string& what, const Shape& 
 
 std::vector<Case> attention_cases() {
   const AttentionOptions causal{.causal = true};
-  const AttentionOptions dropped{.causal = true, .dropout = 0.3, .dropout_key = {3, 4}};
+  const AttentionOptions dropped{.causal = true, .dropout = 0.3, .dropout_key = case_key(3, 4)};
   std::vector<Case> cases;
   add(cases, "", {1, 1, 1, 1, 1, 1}, {});
   add(cases, "", {2, 3, 3, 2, 2, 3}, {});

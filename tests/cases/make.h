@@ -1,4 +1,5 @@
-// What the families of the catalogue share: inputs that are a pure function of (shape, stream).
+// What the families of the catalogue share: inputs that are a pure function of (seed, shape, stream). Draw while rows
+// are made and capture the result: a function that draws when it is called gets seed 0.
 #pragma once
 
 #include "core/random.h"
@@ -20,14 +21,33 @@ std::vector<Case> recurrent_cases();
 std::vector<Case> attention_cases();
 std::vector<Case> layer_cases();
 
+// While it lives, case_key() and all that draws with it are of this seed.
+class CaseSeed {
+ public:
+  explicit CaseSeed(std::uint64_t seed) : outer_(current()) { current() = seed; }
+  ~CaseSeed() { current() = outer_; }
+  CaseSeed(const CaseSeed&) = delete;
+  CaseSeed& operator=(const CaseSeed&) = delete;
+  static std::uint64_t& current() {
+    static thread_local std::uint64_t seed = 0;
+    return seed;
+  }
+
+ private:
+  std::uint64_t outer_;
+};
+inline RandomKey case_key(std::uint64_t purpose, std::uint64_t stream) {
+  return {purpose + 100 * CaseSeed::current(), stream};
+}
+
 inline Tensor normal(const Shape& shape, std::uint64_t stream = 0, double std = 1) {
   Tensor t = empty(shape, DType::f64);
-  fill_normal(t, 0, std, RandomKey{11, stream});
+  fill_normal(t, 0, std, case_key(11, stream));
   return t;
 }
 inline Tensor uniform(const Shape& shape, double low, double high, std::uint64_t stream = 0) {
   Tensor t = empty(shape, DType::f64);
-  fill_uniform(t, low, high, RandomKey{12, stream});
+  fill_uniform(t, low, high, case_key(12, stream));
   return t;
 }
 inline Tensor positive(const Shape& shape, std::uint64_t stream = 0) { return uniform(shape, 0.4, 3, stream); }
@@ -40,7 +60,7 @@ inline Tensor away_from_zero(const Shape& shape, std::uint64_t stream = 0) {
 }
 // Integers in [0, bound), as i32 or i64.
 inline Tensor ids(const Shape& shape, std::int64_t bound, std::uint64_t stream = 0, DType dtype = DType::i32) {
-  const RandomKey key{13, stream};
+  const RandomKey key = case_key(13, stream);
   std::vector<std::int64_t> values(static_cast<std::size_t>(shape.numel()));
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = key.below(static_cast<std::int64_t>(i), bound);
   return from_values(values, shape).to(dtype);

@@ -15,9 +15,12 @@ std::string axes_text(const Axes& axes, bool keepdim) {
 Tensor distinct(const Shape& shape) {
   Tensor t = empty(shape, DType::f64);
   double* x = t.mutable_data<double>();
-  const std::int64_t n = t.numel();
-  for (std::int64_t i = 0; i < n; ++i)
-    x[i] = 4.0 * static_cast<double>((i * 7919 + 13) % n) / static_cast<double>(n) - 2;
+  const RandomKey key = case_key(14, 0);
+  for (std::int64_t i = 0, n = t.numel(); i < n; ++i) {  // a shuffle, built up element by element
+    const std::int64_t j = key.below(i, i + 1);
+    x[i] = x[j];
+    x[j] = 4.0 * static_cast<double>(i) / static_cast<double>(n) - 2;
+  }
   return t;
 }
 // Of either sign and size 0.9 to 1.1, so that long products stay in range.
@@ -106,6 +109,7 @@ std::vector<Case> reduction_cases() {
                       [](const Var& x) { return prod(x, {0}); }));
   cases.push_back(row("var [5, 7] biased", {normal({5, 7})}, [](const Var& x) { return var(x, {0}, false, 0); }));
   cases.push_back(row("stddev [5, 7] biased", {normal({5, 7})}, [](const Var& x) { return stddev(x, {1}, true, 0); }));
+  cases.push_back(row("stddev [1, 33]", {normal({1, 33})}, [](const Var& x) { return stddev(x, {-1}); }));
   cases.push_back(row("var [1] biased", {normal({1})}, [](const Var& x) { return var(x, {}, false, 0); }));
   struct Along {
     Shape shape;

@@ -113,6 +113,7 @@ std::vector<Case> shape_cases() {
   add("expand to [2, 3, 4] ", {3, 1}, [](const Var& x) { return expand(x, {2, 3, 4}); });
   add("expand to [2, 3] ", {2, 3}, [](const Var& x) { return expand(x, {2, 3}); });
   add("expand to [1, 2, 3] ", {2, 3}, [](const Var& x) { return expand(x, {1, 2, 3}); });
+  add("expand to [3, 129] ", {129}, [](const Var& x) { return expand(x, {3, 129}); });
   add("expand to [0, 3] ", {1, 3}, [](const Var& x) { return expand(x, {0, 3}); });
   add("expand to [17, 65, 9] ", {17, 1, 9}, [](const Var& x) { return expand(x, {17, 65, 9}); });
 
@@ -134,6 +135,7 @@ std::vector<Case> shape_cases() {
 
   add("split axis 0 at 13 ", {31}, [](const Var& x) { return split(x, 0, 13); });
   add("split axis 1 at 1 ", {2, 4, 3}, [](const Var& x) { return split(x, 1, 1); });
+  add("split axis 1 at 3 ", {1, 5}, [](const Var& x) { return split(x, 1, 3); });
   add("split axis -1 at 0 ", {2, 3}, [](const Var& x) { return split(x, -1, 0); });
   add("split axis 0 at 1, first part unused ", {3, 5}, [](const Var& x) { return split(x, 0, 1)[1]; });
   add("split axis 1 at 128 ", {33, 257}, [](const Var& x) { return split(x, 1, 128); });
