@@ -3,6 +3,7 @@
 #include "core/kernels/groupnorm.h"
 
 #include "core/kernels/norm_rows.h"
+#include "core/kernels/reduce.h"
 
 namespace tapestry::cpu {
 
@@ -117,17 +118,23 @@ void groupnorm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
     const T *pmean = mean.data<T>(), *prstd = rstd.data<T>();
     T* pdx = dx ? dx.data<T>() : nullptr;
     const std::int64_t channels = e.channels;
-    Tensor scratch = workspace({e.batch, 2, channels}, x.dtype());
-    T* partial = scratch.mutable_data<T>();
+    const Shape samples{e.batch, channels}, sum{1, channels};
+    Tensor dweights = workspace(samples, x.dtype()), dbiases = workspace(samples, x.dtype());
+    T *pdweights = dweights.mutable_data<T>(), *pdbiases = dbiases.mutable_data<T>();
     parallel_rows(e.runs(), e.run_size(), [=](std::int64_t index) {
       const std::int64_t offset = index * e.run_size(), first = index % e.groups * e.run_channels();
       const Run<T> run{pdy + offset, px + offset, pw, e, first, pmean[index], prstd[index]};
-      T* sums = partial + index / e.groups * 2 * channels + first;
-      const auto averages = run.averages(sums, sums + channels);
+      const std::int64_t at = index / e.groups * channels + first;
+      const auto averages = run.averages(pdweights + at, pdbiases + at);
       if (pdx) run.input_gradient(averages, pdx + offset, add);
     });
-    if (dweight) sum_chunks(partial, e.batch, 2 * channels, channels, dweight);
-    if (dbias) sum_chunks(partial + channels, e.batch, 2 * channels, channels, dbias);
+    const auto add_up = [&](const T* of_samples, const Grad& target) {
+      if (!target) return;
+      const bool onto = target.claim();
+      sum_into(of_samples, samples, sum, 1, target.data<T>(), onto);
+    };
+    add_up(pdweights, dweight);
+    add_up(pdbiases, dbias);
   });
 }
 
