@@ -1,5 +1,6 @@
 // Reductions other than sums, running sums: special values, empty axes, accuracy, ties, bits for any thread count.
 #include "autograd/ops.h"
+#include "core/order.h"
 #include "row_testing.h"
 #include "tests/allocation_counter.h"
 
@@ -86,6 +87,7 @@ TEST_CASE("prod: zeros, and factors beyond the range of float on the way") {
   check_all(tensor({2, 0, 3, 4}), over_all(prod), {0}, {0, 24, 0, 0});
   check_all(tensor({2, 0, 3, 0}), over_all(prod), {0}, {0, 0, 0, 0});
   check_all(tensor({0}), over_all(prod), {0}, {1});
+  CHECK(run(zeros({3, 0}), over_rows(prod)).dx.shape() == Shape{3, 0});
   check_all(tensor({1e30, 1e30, 1e-30, 1e-30}), over_all(prod), {1}, {1e-30, 1e-30, 1e30, 1e30}, 1e-6);
   check_all(tensor({1e30, 1e30, 0}), over_all(prod), {0}, {0, 0, kInf});
   check_all(tensor({2, kNaN}), over_all(prod), {kNaN}, {kNaN, 2});
@@ -184,6 +186,55 @@ TEST_CASE("shapes and axes that do not fit") {
   }
   CHECK_THROWS_AS(cumsum(zeros({}), 0), Error);
   CHECK_THROWS_AS(cumsum(zeros({3}), 1), Error);
+}
+
+TEST_CASE("columns, rows, runs and their chunks give the same results") {
+  // Few columns of many rows, a width between one vector and a tile, several tiles, and runs that lie apart.
+  for (const Shape& shape : {Shape{3000, 2, 3}, Shape{70, 9, 21}, Shape{5, 3, 150}, Shape{1100, 2, 67}}) {
+    Tensor x = random_normal(shape, DType::f64, 4);
+    double* p = x.mutable_data<double>();
+    for (std::int64_t i = 0; i < x.numel(); ++i) p[i] = 1 + 0.01 * p[i];
+    for (const Reduce f : kReductions) {
+      const auto columns = [&](const Axes& axes) { return run(x, [&](const Var& v) { return f(v, axes, false); }); };
+      // The reduced axes come last, and are then one run.
+      const auto rows = [&](const Axes& order, int kept) {
+        return run(x, [&](const Var& v) {
+          const Var moved = permute(v, order);
+          Shape flat = moved.shape();
+          flat = kept == 1 ? Shape{flat[0], flat[1] * flat[2]} : Shape{flat[0] * flat[1], flat[2]};
+          return f(reshape(moved, flat), {1}, false);
+        });
+      };
+      const auto compare = [](const Result& a, const Result& b) {
+        check_close(a.y, to_doubles(b.y), 1e-11);
+        check_close(a.dx, to_doubles(b.dx), 1e-11);
+      };
+      compare(columns({0}), rows({1, 2, 0}, 2));
+      compare(columns({1}), rows({0, 2, 1}, 2));
+      compare(columns({0, 1}), rows({2, 0, 1}, 1));
+      compare(columns({0, 2}), rows({1, 0, 2}, 1));
+      compare(columns({1, 2}), rows({0, 1, 2}, 1));
+    }
+  }
+}
+
+TEST_CASE("argmax and argmin: the first of equal elements, in columns and rows") {
+  Tensor x = full({900, 70}, -kInf);
+  for (const std::int64_t row : {0, 333, 899})
+    for (std::int64_t c = 0; c < 70; ++c) {
+      x.mutable_data<float>()[row * 70 + c] = 1;
+      if (c % 3 == 1) x.mutable_data<float>()[row * 70 + c] = std::numeric_limits<float>::quiet_NaN();
+      if (c % 3 == 2 && row < 700) x.mutable_data<float>()[row * 70 + c] = -kInf;
+    }
+  const std::vector<std::int64_t> columns = argmax(x, {0}).to_vector<std::int64_t>();
+  for (std::int64_t c = 0; c < 70; ++c) CHECK(columns[static_cast<std::size_t>(c)] == (c % 3 == 2 ? 899 : 0));
+  const std::vector<std::int64_t> rows = argmax(transpose(x).value(), {1}).to_vector<std::int64_t>();
+  CHECK(rows == columns);
+  CHECK(argmin(x, {0}).at(0) == 1);
+  CHECK(argmin(x, {0}).at(2) == 0);
+  CHECK(argmax(full({70, 900}, -kInf), {1}).at(69) == 0);
+  CHECK(argmax(tensor({kNaN, 1, kNaN}), {}).item() == 0);
+  CHECK(argmax(full({5000}, 3), {}).item() == 0);
 }
 
 TEST_CASE("same bits for any number of threads") {

@@ -3,6 +3,7 @@
 #include "core/kernels/groupnorm.h"
 
 #include "core/kernels/norm_rows.h"
+#include "core/kernels/reduce.h"
 
 namespace tapestry::cpu {
 
@@ -20,6 +21,20 @@ struct Extents {
   std::int64_t run_size() const { return run_channels() * inner; }
 };
 
+// f(offset, count, channel) for each vector of a run; channel(values) is their weights or the like. Without trailing
+// axes the lanes are neighbouring channels, otherwise neighbours within one.
+template <class T, class F>
+void walk(const Extents& e, F&& f) {
+  if (e.inner == 1)
+    return for_each_vector<T>(e.run_channels(), [&](std::int64_t i, auto count) {
+      f(i, count, [=](const T* values) { return load_partial(values + i, count); });
+    });
+  for (std::int64_t c = 0; c < e.run_channels(); ++c)
+    for_each_vector<T>(e.inner, [&](std::int64_t i, auto count) {
+      f(c * e.inner + i, count, [=](const T* values) { return simd::splat(values[c]); });
+    });
+}
+
 // One run and its statistics; `first` is its first channel.
 template <class T>
 struct Run {
@@ -31,7 +46,18 @@ struct Run {
   // Leaves dy xhat and dy of each channel in `dweight` and `dbias`; returns rest * rstd, avg(g) and avg(g xhat).
   std::array<T, 3> averages(T* dweight, T* dbias) const {
     T d_sum = 0, g_sum = 0, gd_sum = 0;
-    for (std::int64_t c = 0; c < e.run_channels(); ++c) {
+    const T* w = weight + first;
+    if (e.inner == 1) {
+      const auto sums = row_sums<T, 3>(e.run_channels(), [=, this](std::int64_t i, auto count) {
+        const auto d = (load_partial(x + i, count, mean) - mean) * rstd;
+        const auto g = load_partial(dy + i, count), gw = g * load_partial(w + i, count);
+        store_partial(dbias + i, g, count);
+        store_partial(dweight + i, g * d, count);
+        return Vectors<T, 3>{d, gw, gw * d};
+      });
+      d_sum = sums[0], g_sum = sums[1], gd_sum = sums[2];
+    }
+    for (std::int64_t c = 0; c < e.run_channels() && e.inner != 1; ++c) {
       const T *px = x + c * e.inner, *pdy = dy + c * e.inner;
       const auto sums = row_sums<T, 3>(e.inner, [=, this](std::int64_t i, auto count) {
         const auto d = (load_partial(px + i, count, mean) - mean) * rstd;
@@ -39,8 +65,8 @@ struct Run {
         return Vectors<T, 3>{d, g, g * d};
       });
       d_sum += sums[0];
-      g_sum += weight[first + c] * sums[1];
-      gd_sum += weight[first + c] * sums[2];
+      g_sum += w[c] * sums[1];
+      gd_sum += w[c] * sums[2];
       dbias[c] = sums[1];
       dweight[c] = sums[2];
     }
@@ -50,16 +76,12 @@ struct Run {
   }
 
   void input_gradient(const std::array<T, 3>& averages, T* dx, bool add) const {
-    const auto [rest, g_average, gx_average] = averages;
-    for (std::int64_t c = 0; c < e.run_channels(); ++c) {
-      const T w = weight[first + c];
-      for_each_vector<T>(e.inner, [=, this, offset = c * e.inner, rest = rest, g_average = g_average,
-                                   gx_average = gx_average](std::int64_t i, auto count) {
-        const auto xhat = (load_partial(x + offset + i, count) - mean) * rstd - rest;
-        const auto g = load_partial(dy + offset + i, count) * w;
-        write_vector(dx + offset + i, ((g - g_average) - xhat * gx_average) * rstd, count, add);
-      });
-    }
+    walk<T>(e, [=, this, rest = averages[0], g_average = averages[1], gx_average = averages[2]](
+                   std::int64_t i, auto count, auto channel) {
+      const auto xhat = (load_partial(x + i, count) - mean) * rstd - rest;
+      const auto g = load_partial(dy + i, count) * channel(weight + first);
+      write_vector(dx + i, ((g - g_average) - xhat * gx_average) * rstd, count, add);
+    });
   }
 };
 
@@ -76,13 +98,10 @@ void groupnorm_forward(const Tensor& x, const Tensor& weight, const Tensor& bias
       const Moments<T> m = row_moments(from, e.run_size());
       const T scale = 1 / std::sqrt(m.variance + static_cast<T>(eps));
       const std::int64_t first = run % e.groups * e.run_channels();
-      for (std::int64_t c = 0; c < e.run_channels(); ++c) {
-        const T w = pw[first + c], b = pb[first + c];
-        for_each_vector<T>(e.inner, [=, row = from + c * e.inner, to = py + run * e.run_size() + c * e.inner](
-                                        std::int64_t i, auto count) {
-          store_partial(to + i, ((load_partial(row + i, count) - m.mean) - m.rest) * scale * w + b, count);
-        });
-      }
+      walk<T>(e, [=, to = py + run * e.run_size()](std::int64_t i, auto count, auto channel) {
+        const auto xhat = ((load_partial(from + i, count) - m.mean) - m.rest) * scale;
+        store_partial(to + i, xhat * channel(pw + first) + channel(pb + first), count);
+      });
       pmean[run] = m.mean + m.rest;
       prstd[run] = scale;
     });
@@ -99,17 +118,23 @@ void groupnorm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
     const T *pmean = mean.data<T>(), *prstd = rstd.data<T>();
     T* pdx = dx ? dx.data<T>() : nullptr;
     const std::int64_t channels = e.channels;
-    Tensor scratch = workspace({e.batch, 2, channels}, x.dtype());
-    T* partial = scratch.mutable_data<T>();
+    const Shape samples{e.batch, channels}, sum{1, channels};
+    Tensor dweights = workspace(samples, x.dtype()), dbiases = workspace(samples, x.dtype());
+    T *pdweights = dweights.mutable_data<T>(), *pdbiases = dbiases.mutable_data<T>();
     parallel_rows(e.runs(), e.run_size(), [=](std::int64_t index) {
       const std::int64_t offset = index * e.run_size(), first = index % e.groups * e.run_channels();
       const Run<T> run{pdy + offset, px + offset, pw, e, first, pmean[index], prstd[index]};
-      T* sums = partial + index / e.groups * 2 * channels + first;
-      const auto averages = run.averages(sums, sums + channels);
+      const std::int64_t at = index / e.groups * channels + first;
+      const auto averages = run.averages(pdweights + at, pdbiases + at);
       if (pdx) run.input_gradient(averages, pdx + offset, add);
     });
-    if (dweight) sum_chunks(partial, e.batch, 2 * channels, channels, dweight);
-    if (dbias) sum_chunks(partial + channels, e.batch, 2 * channels, channels, dbias);
+    const auto add_up = [&](const T* of_samples, const Grad& target) {
+      if (!target) return;
+      const bool onto = target.claim();
+      sum_into(of_samples, samples, sum, 1, target.data<T>(), onto);
+    };
+    add_up(pdweights, dweight);
+    add_up(pdbiases, dbias);
   });
 }
 

@@ -4,34 +4,28 @@
 
 #include <cmath>
 
+#include "core/kernels/fold.h"
 #include "core/kernels/pointwise_map.h"
-#include "core/kernels/slices.h"
 
 namespace tapestry::cpu {
 
 void logsumexp_forward(const Tensor& x, const Shape& kept, Tensor& y, Tensor& shift, Tensor& factor) {
   visit_float("logsumexp", x.dtype(), [&]<class T>(TypeTag<T>) {
+    using V = simd::Vec<T>;
     T *py = y.mutable_data<T>(), *pshift = shift.mutable_data<T>(), *pfactor = factor.mutable_data<T>();
-    const Slices slices(x.shape(), kept);
-    for_each_slice(slices, x.data<T>(), [=, n = slices.length()](std::int64_t result, const T* row) {
-      const auto load = [row](std::int64_t i, auto count) {
-        return simd::load_partial(row + i, count, kMinusInfinity<T>);
-      };
-      const T max = row_max<T>(n, load);
-      if (std::isfinite(max)) {
-        const T sum =
-            pairwise_sum<T>(0, n, [=](std::int64_t i, auto count) { return simd::exp(load(i, count) - max); });
-        py[result] = max + std::log(sum);
-        pshift[result] = max;
-        pfactor[result] = 1 / sum;
-      } else {
-        // With a shift of 0 and a factor of 0, a slice of -inf gets 0 and not the exp of inf - inf.
-        const bool nothing = max == kMinusInfinity<T>;
-        py[result] = max;
-        pshift[result] = nothing ? T(0) : max;
-        pfactor[result] = nothing ? T(0) : T(1);
-      }
-    });
+    const auto max = largest<T>([](V v) { return v; });
+    const auto exps = sums<T>([](V v, V s) { return Vectors<T, 1>{simd::exp(v - s)}; });
+    fold(x.data<T>(), x.shape(), kept,
+         fold_stage(max, nullptr,
+                    [=](std::int64_t i, auto total) {
+                      // With a shift of 0 and a factor of 0, a slice of -inf gets 0 and not the exp of inf - inf.
+                      pshift[i] = total[0] == kMinusInfinity<T> ? T(0) : total[0];
+                    }),
+         fold_stage(exps, pshift, [=](std::int64_t i, auto total) {
+           const bool finite = std::isfinite(pshift[i]);
+           py[i] = finite ? pshift[i] + std::log(total[0]) : pshift[i];
+           pfactor[i] = !finite ? T(1) : total[0] > 0 ? 1 / total[0] : T(0);
+         }));
   });
 }
 

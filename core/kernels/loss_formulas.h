@@ -66,13 +66,10 @@ struct Huber {
 
 // (1 - t) softplus(x) + p t softplus(-x): max(x, 0) - x t + log1p(exp(-|x|)) for p = 1, without inf - inf.
 struct BceWithLogits {
-  // log(1 + exp(x)) without its max(x, 0); the second term restores what 1 + e rounds away.
+  // log(1 + exp(x)) without its max(x, 0).
   template <class A>
   TAP_HD static A softplus_tail(A x) {
-    using T = simd::Element<A>;
-    const A e = simd::exp(-simd::abs(x));
-    const A u = e + T(1);
-    return simd::log(u) + (e - (u - T(1))) / u;
+    return simd::log1p(simd::exp(-simd::abs(x)));
   }
   template <class A>
   TAP_HD static A f(A x, A t, A p) {

@@ -1,41 +1,37 @@
-// Each row is scaled by a power of two near its largest entry, which costs no accuracy, so that no square overflows and
-// none that counts underflows. Saved: x and y.
+// Each slice is scaled by a power of two near its largest entry, which costs no accuracy, so that no square overflows
+// and none that counts underflows. Saved: x and y.
 #include "core/kernels/norm.h"
 
 #include <cmath>
 
+#include "core/kernels/fold.h"
 #include "core/kernels/pointwise_map.h"
-#include "core/kernels/slices.h"
 
 namespace tapestry::cpu {
 
-namespace {
-
-template <class T>
-T norm_of_row(const T* x, std::int64_t n) {
-  const T largest =
-      row_max<T>(n, [x](std::int64_t i, auto count) { return simd::abs(simd::load_partial(x + i, count)); });
-  if (n == 0 || largest == 0) return 0;
-  if (!std::isfinite(largest)) return largest;
-  // The scale and its inverse must be normal numbers, also for subnormal entries.
-  using Limits = std::numeric_limits<T>;
-  const int exponent = std::clamp(std::ilogb(largest), Limits::min_exponent, Limits::max_exponent - 2);
-  const T down = std::ldexp(T(1), -exponent), up = std::ldexp(T(1), exponent);
-  const T squares = pairwise_sum<T>(0, n, [=](std::int64_t i, auto count) {
-    const simd::Vec<T> scaled = simd::load_partial(x + i, count) * down;
-    return scaled * scaled;
-  });
-  return std::sqrt(squares) * up;
-}
-
-}  // namespace
-
 void norm_forward(const Tensor& x, const Shape& kept, Tensor& y) {
   visit_float("norm", x.dtype(), [&]<class T>(TypeTag<T>) {
-    T* py = y.mutable_data<T>();
-    const Slices slices(x.shape(), kept);
-    for_each_slice(slices, x.data<T>(),
-                   [=, n = slices.length()](std::int64_t result, const T* row) { py[result] = norm_of_row(row, n); });
+    using V = simd::Vec<T>;
+    using Limits = std::numeric_limits<T>;
+    Tensor scale = workspace(kept, x.dtype());
+    T *py = y.mutable_data<T>(), *down = scale.mutable_data<T>();
+    const auto size = largest<T>([](V v) { return simd::abs(v); });
+    const auto squares = sums<T>([](V v, V factor) {
+      const V scaled = v * factor;
+      return Vectors<T, 1>{scaled * scaled};
+    });
+    fold(x.data<T>(), x.shape(), kept,
+         fold_stage(size, nullptr,
+                    [=](std::int64_t i, auto max) {
+                      py[i] = std::max(max[0], T(0));
+                      // The scale and its inverse must be normal numbers, also for subnormal entries.
+                      const bool scaled = max[0] > 0 && std::isfinite(max[0]);
+                      const int exponent = scaled ? std::ilogb(max[0]) : 0;
+                      down[i] = std::ldexp(T(1), -std::clamp(exponent, Limits::min_exponent, Limits::max_exponent - 2));
+                    }),
+         fold_stage(squares, down, [=](std::int64_t i, auto sum) {
+           if (std::isfinite(py[i])) py[i] = std::sqrt(sum[0]) * (1 / down[i]);
+         }));
   });
 }
 

@@ -1,36 +1,35 @@
-// Two passes over the row: the mean, then the squares of what is left. Between them the mean is corrected by the mean
-// of x - mean, so that equal elements have exactly the variance 0. Saved: x and the mean, for the root also y.
+// Two passes: the mean, then the deviations from it, d, and their squares. The average of d is what the rounded mean
+// lacks: sum(d^2) - sum(d) avg(d) is exact about the true mean (Chan, Golub & LeVeque 1983), and exactly 0 for equal
+// elements. Saved: x and the mean, for the root also y.
 #include "core/kernels/variance.h"
 
 #include <cmath>
 
+#include "core/kernels/fold.h"
 #include "core/kernels/pointwise_map.h"
-#include "core/kernels/slices.h"
 
 namespace tapestry::cpu {
 
 void variance_forward(const Tensor& x, const Shape& kept, double correction, bool root, Tensor& y, Tensor& mean) {
   visit_float("var", x.dtype(), [&]<class T>(TypeTag<T>) {
     T *py = y.mutable_data<T>(), *pmean = mean.mutable_data<T>();
-    const Slices slices(x.shape(), kept);
-    const T count = static_cast<T>(slices.length()), divisor = static_cast<T>(slices.length() - correction);
-    for_each_slice(slices, x.data<T>(), [=, n = slices.length()](std::int64_t result, const T* row) {
-      const auto above = [row](T center) {
-        return [=](std::int64_t i, auto lanes) {
-          return simd::load_partial(row + i, lanes, center) - simd::splat(center);
-        };
-      };
-      const T rough = pairwise_sum<T>(0, n, above(T(0))) / count;
-      const T center = rough + pairwise_sum<T>(0, n, above(rough)) / count;
-      const T variance = pairwise_sum<T>(0, n,
-                                         [distance = above(center)](std::int64_t i, auto lanes) {
-                                           const simd::Vec<T> d = distance(i, lanes);
-                                           return d * d;
-                                         }) /
-                         divisor;
-      pmean[result] = center;
-      py[result] = root ? std::sqrt(variance) : variance;
+    using V = simd::Vec<T>;
+    if (kept.numel() == 0) return;
+    const double n = static_cast<double>(x.numel() / kept.numel());
+    const T count = static_cast<T>(n), divisor = static_cast<T>(n - correction);
+    const auto elements = sums<T>([](V v, V) { return Vectors<T, 1>{v}; });
+    const auto deviations = sums<T>([](V v, V center) {
+      const V d = v - center;
+      return Vectors<T, 2>{d, d * d};
     });
+    fold(x.data<T>(), x.shape(), kept,
+         fold_stage(elements, nullptr, [=](std::int64_t i, auto total) { pmean[i] = total[0] / count; }),
+         fold_stage(deviations, pmean, [=](std::int64_t i, auto total) {
+           const T rest = total[0] / count;
+           const T variance = std::max(total[1] - total[0] * rest, T(0)) / divisor;
+           pmean[i] += rest;
+           py[i] = root ? std::sqrt(variance) : variance;
+         }));
   });
 }
 

@@ -61,9 +61,10 @@ inline Tensor away_from_zero(const Shape& shape, std::uint64_t stream = 0) {
 // Integers in [0, bound), as i32 or i64.
 inline Tensor ids(const Shape& shape, std::int64_t bound, std::uint64_t stream = 0, DType dtype = DType::i32) {
   const RandomKey key = case_key(13, stream);
-  std::vector<std::int64_t> values(static_cast<std::size_t>(shape.numel()));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = key.below(static_cast<std::int64_t>(i), bound);
-  return from_values(values, shape).to(dtype);
+  Tensor t = empty(shape, DType::i64);
+  std::int64_t* values = t.mutable_data<std::int64_t>();
+  for (std::int64_t i = 0; i < t.numel(); ++i) values[i] = key.below(i, bound);
+  return t.to(dtype);
 }
 
 // A row of an op.
