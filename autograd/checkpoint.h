@@ -8,6 +8,10 @@
 namespace tapestry {
 
 namespace detail {
+// Grows by 1 plus its version whenever this thread uses a Parameter, so two runs of one function let it grow alike as
+// long as no Parameter in it changes.
+std::uint64_t parameter_uses();
+
 inline std::array<Var, 1> outputs_of(Var y) { return {std::move(y)}; }
 template <std::size_t N>
 std::array<Var, N> outputs_of(std::array<Var, N> ys) {
@@ -18,7 +22,7 @@ std::array<Var, N> outputs_of(std::array<Var, N> ys) {
 // f(inputs...), a Var or a std::array of them. Values, gradients, dropout masks and the random state afterwards are
 // those of a plain call, bit for bit. Every tracked Var that f reads must be one of `inputs`; Parameters may be used
 // freely. f is copied and called again during backward, so what it refers to (a layer, say) must live until then and
-// must not change:
+// must not change; a Parameter that did throws:
 //   x = checkpoint([&block](const Var& v) { return block(v); }, x);
 // Nests. Where nothing is recorded it is a plain call.
 template <class F, std::same_as<Var>... Inputs>
@@ -38,20 +42,26 @@ auto checkpoint(const F& f, const Inputs&... inputs) {
   const RandomScope::State random = RandomScope::current();
   std::array<Tensor, kOutputs> values;
   bool uses_parameters = false;
+  std::uint64_t uses = detail::parameter_uses();
   {
     const detail::NoteParameters noted;
     const Outputs y = detail::outputs_of(f(inputs...));
     for (std::size_t k = 0; k < kOutputs; ++k) values[k] = y[k].value();
     uses_parameters = noted.any();
   }
-  auto backward = [f = f, random, saved = std::array<Saved, kInputs>{save(inputs)...}](std::span<const Tensor> dys,
-                                                                                       std::span<const Grad> grads) {
+  uses = detail::parameter_uses() - uses;
+  auto backward = [f = f, random, uses, saved = std::array<Saved, kInputs>{save(inputs)...}](
+                      std::span<const Tensor> dys, std::span<const Grad> grads) {
     const RandomScope replay(random);
     Tape tape;
+    const std::uint64_t uses_before = detail::parameter_uses();
     const Outputs again = [&]<std::size_t... I>(std::index_sequence<I...>) {
       return detail::outputs_of(f(tape.watch(saved[I](), grads[I])...));
     }
     (std::index_sequence_for<Inputs...>{});
+    TAP_CHECK(
+        detail::parameter_uses() - uses_before == uses,
+        "checkpoint: a Parameter that f uses has since been changed, or f uses others now; change it after backward");
     // One last record, whose inputs are the outputs that were used, hands each its gradient.
     Outputs used;
     std::array<Tensor, kOutputs> used_dys;

@@ -8,18 +8,13 @@
 #include "allocation_counter.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
+#include "compare.h"
 #include "error_message.h"
 #include "layers/block.h"
 
 using namespace tapestry;
 
 namespace {
-
-Tensor random_normal(const Shape& shape, std::uint64_t stream, DType dtype = DType::f32) {
-  Tensor t = empty(shape, dtype);
-  fill_normal(t, 0, 1, RandomKey{77, stream});
-  return t;
-}
 
 struct Result {
   std::vector<Tensor> tensors;
@@ -256,6 +251,17 @@ TEST_CASE("checkpoint: what goes wrong is said, and leaves everything usable") {
     const Var y = checkpoint([&](const Var& v) { return slice(v, 0, 0, calls++ == 0 ? 3 : 2); }, x);
     const std::string text = message_of([&] { tape.backward(sum(y)); });
     CHECK_MESSAGE(has(text, "[3] at first and f32 [2]"), text);
+  }
+  SUBCASE("a Parameter changed in between, also within another checkpoint") {
+    for (bool nested : {false, true}) {
+      Tape tape;
+      const auto f = [&](const Var& v) { return v * Var(w); };
+      const Var x = tape.watch(tensor({1, 2, 3}));
+      const Var y = nested ? checkpoint([&](const Var& v) { return square(checkpoint(f, v)); }, x) : checkpoint(f, x);
+      w.assign(tensor({3, 2, 1}));
+      CHECK(has(message_of([&] { tape.backward(sum(y)); }), "a Parameter that f uses has since been changed"));
+      CHECK(!w.has_grad());
+    }
   }
   SUBCASE("an input changed in between") {
     Tape tape;

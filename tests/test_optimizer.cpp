@@ -9,6 +9,7 @@
 #include "autograd/ops.h"
 #include "core/parallel.h"
 #include "core/random.h"
+#include "error_message.h"
 #include "optim/optimizer.h"
 #include "tests/allocation_counter.h"
 
@@ -405,12 +406,7 @@ TEST_CASE("G05 a weight updated between forward and backward") {
   const Var y = sum(matmul(Var(x), list[0]) * 2.0);
   const Var z = sum(square(matmul(matmul(Var(x), list[0]), list[1]))) + y;
   optimizer.step({.lr = 0.1});
-  try {
-    tape.backward(z);
-    FAIL("backward must throw");
-  } catch (const Error& e) {
-    CHECK(std::string(e.what()).find("AdamW.step") != std::string::npos);
-  }
+  check_error([&] { tape.backward(z); }, {"AdamW.step"});
   CHECK_FALSE(list[0].has_grad());
 }
 

@@ -1,7 +1,7 @@
 #include "core/kernels/layernorm.h"
 
 #include "autograd/ops.h"
-#include "autograd/ops/norm_checks.h"
+#include "autograd/ops/checks.h"
 
 namespace tapestry {
 

@@ -1,4 +1,5 @@
-// How the normalisations begin: what weight, bias and statistics must look like beside x.
+// Opening checks that several ops share: operands of one dtype; what weight, bias and statistics of a normalisation
+// must look like beside x.
 #pragma once
 
 #include <initializer_list>
@@ -7,6 +8,10 @@
 #include "autograd/var.h"
 
 namespace tapestry::detail {
+
+inline void check_one_dtype(std::string_view op, std::string_view names, DType a, DType b) {
+  TAP_CHECK(a == b, op, ": ", names, " must have one dtype, not ", a, " and ", b, "; convert one with Tensor::to");
+}
 
 struct NamedShape {
   std::string_view name;
