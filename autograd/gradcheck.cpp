@@ -73,6 +73,7 @@ class Checker {
       if (there_is_something() && forward_is_sound() && recording_is_sound() && backward_is_sound()) compare_all();
       if (report_.fault == GradcheckFault::wrong_gradient) detail::explain(f_, step_, worst_slope_, report_);
     } catch (const std::exception& e) {
+      look_for_forgotten_parameters();
       fault(GradcheckFault::error, e.what());
     }
     return std::move(report_);
@@ -111,6 +112,10 @@ class Checker {
     for (const Var& y : outputs) output_shapes_.push_back(y.shape());
     if (!same_bits(base_, CheckedFunction::flatten(outputs)))
       return fault(GradcheckFault::not_deterministic, "the result under a tape differs from the result without one");
+    return parameters_are_checked(tape);
+  }
+
+  bool parameters_are_checked(const Tape& tape) {
     if (!module_ && !tape.touched_parameters().empty())
       return fault(GradcheckFault::not_visited,
                    text_of("the function uses ", tape.touched_parameters().size(),
@@ -121,6 +126,15 @@ class Checker {
       return fault(GradcheckFault::not_visited, e.what());
     }
     return true;
+  }
+
+  // What is not visited keeps its dtype, so the first sign of it may be an op that refuses operands of two dtypes.
+  void look_for_forgotten_parameters() {
+    Tape tape;
+    try {
+      f_.record_on(tape);
+    } catch (const Error&) {}
+    parameters_are_checked(tape);
   }
 
   bool backward_is_sound() {

@@ -60,7 +60,8 @@ std::string meaning_of(double factor, const Evidence& e) {
 Diagnosis one_factor(const Pattern& p, const Evidence& e) {
   if (p.all_zero(p.analytic))
     return {Kind::zero_gradient, text_of("no gradient arrives at ", p.name,
-                                         " although the outputs depend on it: a branch was dropped or detached")};
+                                         " although the outputs depend on it: a branch was dropped, detached or not "
+                                         "recorded")};
   const double factor = p.best_factor();
   if (!p.fits([&](auto i, auto j) { return factor * p.n(i, j); })) return {};
   if (std::abs(factor + 1) < kFit)

@@ -60,7 +60,7 @@ Var sqrt(const Var& x);  // gradient at 0 is inf, as the limit says; NaN below 0
 Var square(const Var& x);
 Var tanh(const Var& x);
 Var sigmoid(const Var& x);    // 1 / (1 + exp(-x))
-Var relu(const Var& x);       // max(x, 0); NaN stays NaN, forward and backward; gradient 0 at 0
+Var relu(const Var& x);       // max(x, 0); NaN stays NaN, forward and backward; gradient 0 at 0 and below, of any dy
 Var silu(const Var& x);       // x sigmoid(x); at infinity, as both forms of gelu, the limit: 0 at -inf
 Var gelu(const Var& x);       // x Phi(x), the erf form (Hendrycks & Gimpel 2016)
 Var gelu_tanh(const Var& x);  // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), the tanh form of GPT-2
@@ -90,7 +90,8 @@ Var prod(const Var& x, Axes axes = {}, bool keepdim = false);  // over nothing: 
 // which is 0 where it is 0, a subgradient). correction 1: unbiased, 0: biased. n <= correction throws.
 Var var(const Var& x, Axes axes = {}, bool keepdim = false, double correction = 1);
 Var stddev(const Var& x, Axes axes = {}, bool keepdim = false, double correction = 1);
-// sqrt(sum(x^2)), without overflow on the way; the gradient at 0 is 0, a subgradient. Over nothing: 0.
+// sqrt(sum(x^2)), without overflow on the way; the gradient at 0 is 0, a subgradient. Over nothing: 0. To clip x to a
+// norm, also where it is 0: x / maximum(norm(x) / limit, one).
 Var norm(const Var& x, Axes axes = {}, bool keepdim = false);
 // log(sum(exp(x))). -inf only, or nothing: -inf and gradient 0; with +inf: inf, and the gradient at +inf is NaN.
 Var logsumexp(const Var& x, Axes axes = {}, bool keepdim = false);

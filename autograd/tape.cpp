@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "autograd/checkpoint.h"
 #include "autograd/profile.h"
 #include "core/kernels/strided_copy.h"
 
@@ -375,7 +376,11 @@ detail::NoteParameters::~NoteParameters() {
 }
 bool detail::NoteParameters::any() const { return thread_state.noted; }
 
+static thread_local std::uint64_t parameter_uses = 0;
+std::uint64_t detail::parameter_uses() { return tapestry::parameter_uses; }
+
 Var::Var(const Parameter& parameter) : value_(parameter.value()) {
+  parameter_uses += 1 + std::uint64_t{parameter.version()};
   if (!parameter.trainable()) return;
   if (Tape* tape = Tape::current()) {
     node_ = tape->parameter_leaf(parameter.state());

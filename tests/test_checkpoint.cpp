@@ -8,18 +8,13 @@
 #include "allocation_counter.h"
 #include "autograd/gradcheck.h"
 #include "autograd/ops.h"
+#include "compare.h"
 #include "error_message.h"
 #include "layers/block.h"
 
 using namespace tapestry;
 
 namespace {
-
-Tensor random_normal(const Shape& shape, std::uint64_t stream, DType dtype = DType::f32) {
-  Tensor t = empty(shape, dtype);
-  fill_normal(t, 0, 1, RandomKey{77, stream});
-  return t;
-}
 
 struct Result {
   std::vector<Tensor> tensors;
@@ -92,6 +87,48 @@ TEST_CASE("checkpoint gives the bits of a plain call: values, gradients, dropout
   }
 }
 
+TEST_CASE("checkpoint of several outputs gives the bits of a plain call, whichever are used") {
+  Parameter w(random_normal({8, 8}, 3));
+  using Pair = std::array<Var, 2>;
+  const auto cell = [&w](const Var& x, const Var& state) -> Pair {
+    const Var h = dropout(tanh(matmul(x, w) + state), 0.3, next_random_key());
+    return {h, h * x + dropout(state, 0.2, next_random_key())};
+  };
+  const auto steps = [&](bool checkpointed, int used) {
+    w.zero_grad();
+    const RandomScope random(5, 6);
+    Tape tape;
+    const Var x = tape.watch(random_normal({4, 8}, 1)), start = tape.watch(random_normal({4, 8}, 2));
+    Var state = start, total = sum(square(x));
+    for (int step = 0; step < 3; ++step) {
+      const Pair y = checkpointed ? checkpoint(cell, x, state) : cell(x, state);
+      static_assert(std::same_as<decltype(checkpoint(cell, x, state)), Pair>);
+      if (used & 1) total = total + sum(square(y[0]));
+      if (used & 2) total = total + sum(square(y[1]));
+      state = y[1];
+    }
+    if (used == 0) total = total + sum(square(state));
+    tape.backward(total);
+    return Result{{total.value(), tape.grad(x), tape.grad(start), w.grad().clone()}, RandomScope::current()};
+  };
+  for (int used = 0; used < 4; ++used) check_same(steps(false, used), steps(true, used));
+}
+
+TEST_CASE("checkpoint of several outputs: one of them an input, a constant, the same twice") {
+  Tape tape;
+  const Var x = tape.watch(tensor({1, 2, 3}));
+  const auto y = checkpoint(
+      [](const Var& v) {
+        const Var square_of = square(v);
+        return std::array<Var, 4>{v, Var(tensor({5, 5, 5})), square_of, square_of};
+      },
+      x);
+  tape.backward(sum(y[0] + y[1] + y[2] * y[3]));  // x + 5 + x^4
+  CHECK(tape.grad(x).to_vector<float>() == std::vector<float>{5, 33, 109});
+  const auto none = checkpoint([](const Var& v) { return std::array<Var, 2>{v, v}; }, Var(tensor({1})));
+  CHECK(!none[0].tracked());
+}
+
 TEST_CASE("checkpoint of constants trains the Parameters inside, and is a constant where there are none") {
   Parameter w(random_normal({3}, 1));
   Tape tape;
@@ -150,6 +187,14 @@ TEST_CASE("checkpoint passes gradcheck, Parameters of a module included") {
   CHECK_MESSAGE(report.passed(), report.text());
 }
 
+TEST_CASE("checkpoint of several outputs passes gradcheck") {
+  const auto f = [](const Var& a, const Var& b) { return std::array<Var, 2>{tanh(a) * b, a + square(b)}; };
+  const GradcheckReport report =
+      gradcheck([&](const Var& a, const Var& b) { return checkpoint(f, a, b); },
+                {random_normal({2, 3}, 1, DType::f64), random_normal({2, 3}, 2, DType::f64)});
+  CHECK_MESSAGE(report.passed(), report.text());
+}
+
 TEST_CASE("checkpoint lowers the peak of memory") {
   constexpr int kLayers = 12, kInside = 8;
   const auto layer = [](const Var& x) {
@@ -179,7 +224,8 @@ TEST_CASE("checkpoint allocates nothing from the second step on") {
     w.zero_grad();
     Tape tape;
     const Var inner = checkpoint([&](const Var& v) { return checkpoint(layer, v); }, Var(input));
-    const auto parts = chunk<4>(inner, 1);
+    const auto two = checkpoint([](const Var& v) { return std::array<Var, 2>{v, square(v)}; }, inner);
+    const auto parts = chunk<4>(two[0] * two[1], 1);
     tape.backward(sum(stack({parts[0], parts[3]}, 0)));
   };
   for (int i = 0; i < 3; ++i) step();
@@ -205,6 +251,17 @@ TEST_CASE("checkpoint: what goes wrong is said, and leaves everything usable") {
     const Var y = checkpoint([&](const Var& v) { return slice(v, 0, 0, calls++ == 0 ? 3 : 2); }, x);
     const std::string text = message_of([&] { tape.backward(sum(y)); });
     CHECK_MESSAGE(has(text, "[3] at first and f32 [2]"), text);
+  }
+  SUBCASE("a Parameter changed in between, also within another checkpoint") {
+    for (bool nested : {false, true}) {
+      Tape tape;
+      const auto f = [&](const Var& v) { return v * Var(w); };
+      const Var x = tape.watch(tensor({1, 2, 3}));
+      const Var y = nested ? checkpoint([&](const Var& v) { return square(checkpoint(f, v)); }, x) : checkpoint(f, x);
+      w.assign(tensor({3, 2, 1}));
+      CHECK(has(message_of([&] { tape.backward(sum(y)); }), "a Parameter that f uses has since been changed"));
+      CHECK(!w.has_grad());
+    }
   }
   SUBCASE("an input changed in between") {
     Tape tape;

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "error_message.h"
 #include "row_testing.h"
 
 using namespace tapestry;
@@ -18,15 +19,6 @@ std::vector<std::int64_t> random_ids(std::int64_t count, std::int64_t bound) {
   std::vector<std::int64_t> ids;
   for (std::int64_t i = 0; i < count; ++i) ids.push_back(RandomKey{7, 7}.below(i, bound));
   return ids;
-}
-
-std::string error_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "";
 }
 
 }  // namespace
@@ -83,23 +75,21 @@ TEST_CASE("G10 Bad index or label") {
     for (std::int64_t bad : {5, -1}) {
       Tensor y = full({3, 3}, 7);
       const Tensor ids = ids_of({0, 4, bad}, dtype);
-      const std::string forward = error_of([&] { cpu::embedding_forward(table, ids, y); });
-      for (const std::string& part :
-           {std::string("embedding: id ") + std::to_string(bad), std::string("position 2"), std::string("[0, 5)")})
-        CHECK_MESSAGE(forward.find(part) != std::string::npos, forward);
+      check_error([&] { cpu::embedding_forward(table, ids, y); },
+                  {"embedding: id " + std::to_string(bad), "position 2", "[0, 5)"});
       check_close(y, std::vector<double>(9, 7.0), 0);
 
       Target dtable(table.shape(), DType::f32, true);
       const Tensor before = dtable.tensor().clone();
-      const std::string backward = error_of([&] { cpu::embedding_backward(y, ids, -1, dtable.grad()); });
-      CHECK(backward.find("embedding_backward: id " + std::to_string(bad)) != std::string::npos);
+      check_error([&] { cpu::embedding_backward(y, ids, -1, dtable.grad()); },
+                  {"embedding_backward: id " + std::to_string(bad)});
       CHECK(same_bits(before, dtable.tensor()));
 
       cpu::embedding_forward(table, ids_of({0, 4, 1}, dtype), y);
       CHECK(y.at(5) == table.at(14));
     }
   Tensor y = empty({1, 3});
-  CHECK(error_of([&] { cpu::embedding_forward(table, zeros({1}), y); }) ==
+  CHECK(message_of([&] { cpu::embedding_forward(table, zeros({1}), y); }) ==
         "embedding: ids must be i32 or i64, not f32");
 }
 

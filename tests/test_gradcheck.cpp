@@ -254,6 +254,11 @@ TEST_CASE("Exceptions of any kind are in the report") {
 
 TEST_CASE("A parameter that visit() forgets is reported") {
   Scaled module(true);
+  // As it comes, in f32: the module was converted to f64 and the forgotten Parameter was not.
+  const GradcheckReport mixed = gradcheck(module, {normal({3})});
+  CHECK(mixed.fault == GradcheckFault::not_visited);
+  CHECK(mixed.message.find("missing: [3]; add v(") != std::string::npos);
+  CHECK(gradcheck([&](const Var& x) { return module(x); }, {normal({3})}).fault == GradcheckFault::not_visited);
   convert(module, DType::f64);
   module.shift.to(DType::f64);
   const GradcheckReport report = gradcheck(module, {normal({3})});

@@ -23,11 +23,6 @@ Tensor random_index(const Shape& shape, std::int64_t bound, DType dtype = DType:
   return index_of(values, shape, dtype);
 }
 
-void check_error(const std::function<void()>& f, const std::vector<std::string>& parts) {
-  const std::string text = message_of(f);
-  for (const std::string& part : parts) CHECK_MESSAGE(has(text, part), text);
-}
-
 // Calls f(element of the chosen, element of x) in order of the chosen.
 template <class F>
 void for_each_chosen(const IndexLayout& l, const Tensor& index, F f) {

@@ -89,14 +89,14 @@ TEST_CASE("G11 powers at zero and of negative numbers, with both operands as inp
         {0, 1, 0, kInf, 0, 12, 12, 0, 1}, {0, 0, 0, 0, log2, 8 * log2, kNaN, 0, kNaN});
 }
 
-TEST_CASE("minimum and maximum: a tie gives half to each, NaN on either side gives NaN") {
+TEST_CASE("G11 minimum and maximum: a tie gives half to each, NaN on either side gives NaN") {
   check(minimum, {1, 2, 3, kNaN, 1, -kInf, kInf}, {2, 2, 1, 1, kNaN, -kInf, 0}, {1, 2, 1, kNaN, kNaN, -kInf, 0},
         {1, 0.5, 0, kNaN, kNaN, 0.5, 0}, {0, 0.5, 1, kNaN, kNaN, 0.5, 1});
   check(maximum, {1, 2, 3, kNaN, 1, kInf, -kInf}, {2, 2, 1, 1, kNaN, kInf, 0}, {2, 2, 3, kNaN, kNaN, kInf, 0},
         {0, 0.5, 1, kNaN, kNaN, 0.5, 0}, {1, 0.5, 0, kNaN, kNaN, 0.5, 1});
 }
 
-TEST_CASE("clamp: gradient 1 inside and at the bounds, 0 outside, NaN at NaN") {
+TEST_CASE("G11 clamp: gradient 1 inside and at the bounds, 0 outside, NaN at NaN") {
   check([](const Var& x) { return clamp(x, -1, 2); }, {-2, -1, 0, 2, 3, kInf, -kInf, kNaN},
         {-1, -1, 0, 2, 2, 2, -1, kNaN}, {0, 1, 1, 1, 0, 0, 0, kNaN});
   check([](const Var& x) { return clamp(x, 0, kInf); }, {-2, 5, kInf}, {0, 5, kInf}, {0, 1, 1});
@@ -119,7 +119,7 @@ TEST_CASE("G11 functions of one input at the ends of their domains") {
   check(tapestry::cos, {0, kInf, kNaN}, {1, kNaN, kNaN}, {0, kNaN, kNaN});
 }
 
-TEST_CASE("leaky_relu, elu and softplus at 0, far out and at NaN") {
+TEST_CASE("G11 leaky_relu, elu and softplus at 0, far out and at NaN") {
   check([](const Var& x) { return leaky_relu(x, 0.25); }, {0, -4, 3, kInf, -kInf, kNaN}, {0, -1, 3, kInf, -kInf, kNaN},
         {0.25, 0.25, 1, 1, 0.25, kNaN});
   check([](const Var& x) { return elu(x, 2); }, {0, -1000, 3, kInf, -kInf, kNaN}, {0, -2, 3, kInf, -2, kNaN},

@@ -38,7 +38,7 @@ const auto over_all = [](auto f) { return [f](const Var& x) { return f(x, {}, fa
 
 }  // namespace
 
-TEST_CASE("max and min: the gradient goes to the first of equal elements") {
+TEST_CASE("G11 max and min: the gradient goes to the first of equal elements") {
   const Tensor x = tensor({2, 5, 5, 1, 1, 3, -2, -2, 3}, {3, 3});
   check_all(x, over_rows(tapestry::max), {5, 3, 3}, {0, 1, 0, 0, 0, 1, 0, 0, 1});
   check_all(x, over_rows(tapestry::min), {2, 1, -2}, {1, 0, 0, 1, 0, 0, 1, 0, 0});
@@ -83,7 +83,7 @@ TEST_CASE("max and min of columns and of several axes agree with a plain loop") 
   }
 }
 
-TEST_CASE("prod: zeros, and factors beyond the range of float on the way") {
+TEST_CASE("G11 prod: zeros, and factors beyond the range of float on the way") {
   check_all(tensor({2, 0, 3, 4}), over_all(prod), {0}, {0, 24, 0, 0});
   check_all(tensor({2, 0, 3, 0}), over_all(prod), {0}, {0, 0, 0, 0});
   check_all(tensor({0}), over_all(prod), {0}, {1});
@@ -93,7 +93,7 @@ TEST_CASE("prod: zeros, and factors beyond the range of float on the way") {
   check_all(tensor({2, kNaN}), over_all(prod), {kNaN}, {kNaN, 2});
 }
 
-TEST_CASE("var and stddev: both corrections, equal elements, a large mean") {
+TEST_CASE("G11 var and stddev: both corrections, equal elements, a large mean") {
   const Tensor x = tensor({1, 2, 4});  // mean 7/3, squares 14/3
   check_close(tapestry::var(x).value(), {7.0 / 3}, 1e-6);
   check_close(tapestry::var(x, {}, false, 0).value(), {14.0 / 9}, 1e-6);
@@ -125,7 +125,7 @@ TEST_CASE("G11 norm at zero has gradient zero; no overflow or underflow on the w
 TEST_CASE("N07 logsumexp at infinities") {
   check_all(tensor({-kInf, -kInf}), over_all(logsumexp), {-kInf}, {0, 0});
   check_all(tensor({-kInf, 0}), over_all(logsumexp), {0}, {0, 1});
-  check_close(logsumexp(tensor({kInf, 0})).value(), {kInf}, 0);
+  check_all(tensor({kInf, 0}), over_all(logsumexp), {kInf}, {kNaN, 0});
   check_close(logsumexp(tensor({kInf, -kInf})).value(), {kInf}, 0);
   check_close(logsumexp(tensor({kInf, kNaN})).value(), {kNaN}, 0);
   check_close(logsumexp(tensor({-kInf, kNaN})).value(), {kNaN}, 0);

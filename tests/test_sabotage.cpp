@@ -320,3 +320,13 @@ TEST_CASE("The sweep tells little precision from a wrong backward pass") {
   const GradcheckReport coarse = gradcheck(with(cube, Bug::none), {kX}, {.tolerance = 1e-12, .step = 1e-2});
   if (!coarse.passed()) CHECK_MESSAGE(!coarse.backward_is_wrong, coarse.text());
 }
+
+TEST_CASE("The report that autograd/README.md shows") {
+  Suite suite;
+  plant_terms(suite);
+  const Sabotage& s = suite.all.front();
+  REQUIRE(s.what == "layernorm: mean of dy forgotten");
+  const std::string text = gradcheck(s.wrong, s.inputs).text();
+  CHECK(text.find("missing term") != std::string::npos);
+  std::printf("%s\n", text.c_str());
+}

@@ -24,11 +24,6 @@ void check_values(const Var& y, const Shape& shape, const Values& values) {
   CHECK(y.value().to_vector<float>() == values);
 }
 
-void check_error(const std::function<void()>& f, const std::vector<std::string>& parts) {
-  const std::string text = message_of(f);
-  for (const std::string& part : parts) CHECK_MESSAGE(has(text, part), text);
-}
-
 using Op = std::function<Var(const Var&)>;
 
 // What backward gives for a random cotangent, and the value.

@@ -1,6 +1,7 @@
 #include "core/kernels/cross_entropy.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
 
 namespace tapestry {
 
@@ -52,8 +53,7 @@ CrossEntropy soft_cross_entropy(const Var& logits, const Var& targets, const Cro
   TAP_CHECK(targets.shape() == logits.shape(), "soft_cross_entropy: logits are ", logits.shape(),
             ", so targets must be a probability for each of them, not ", targets.shape(),
             "; class indices go to cross_entropy");
-  TAP_CHECK(targets.dtype() == logits.dtype(), "soft_cross_entropy: logits and targets must have one dtype, not ",
-            logits.dtype(), " and ", targets.dtype(), "; convert one with Tensor::to");
+  detail::check_one_dtype("soft_cross_entropy", "logits and targets", logits.dtype(), targets.dtype());
   Tensor loss = empty({}, logits.dtype(), logits.device()), row_stats = empty_row_stats(logits);
   TAP_DISPATCH(soft_cross_entropy_forward, logits.value(), targets.value(), options, loss, row_stats);
   const Var result = record(

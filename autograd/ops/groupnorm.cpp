@@ -1,18 +1,15 @@
 #include "core/kernels/groupnorm.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
 
 namespace tapestry {
 
 Var groupnorm(const Var& x, const Var& weight, const Var& bias, std::int64_t groups, double eps) {
   const Shape& s = x.shape();
-  TAP_CHECK(s.rank() >= 2 && s[1] > 0, "groupnorm: x must be [N, C, ...] with C at least 1, not ", s);
+  detail::check_channel_norm("groupnorm", s, {{"weight", weight.shape()}, {"bias", bias.shape()}}, eps);
   TAP_CHECK(groups > 0 && s[1] % groups == 0, "groupnorm: ", groups, " groups do not divide ", s[1],
             " channels; use one of ", divisors(s[1]));
-  TAP_CHECK(weight.shape() == Shape{s[1]}, "groupnorm: x is ", s, ", so weight must be [", s[1], "], not ",
-            weight.shape());
-  TAP_CHECK(bias.shape() == Shape{s[1]}, "groupnorm: x is ", s, ", so bias must be [", s[1], "], not ", bias.shape());
-  TAP_CHECK(eps >= 0, "groupnorm: eps must not be negative, not ", eps);
   Tensor y = empty_like(x.value());
   Tensor mean = empty({s[0], groups}, accumulate_dtype(x.dtype()), x.device()), rstd = empty_like(mean);
   TAP_DISPATCH(groupnorm_forward, x.value(), weight.value(), bias.value(), groups, eps, y, mean, rstd);

@@ -1,6 +1,7 @@
 #include "core/kernels/loss.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
 
 namespace tapestry {
 
@@ -22,8 +23,7 @@ Plan plan(const char* op, const Shape& shape, LossReduction reduction) {
 void check_pair(const char* op, const Var& x, const Var& target) {
   TAP_CHECK(x.shape() == target.shape(), op, ": x is ", x.shape(), " and target is ", target.shape(),
             ", but losses do not broadcast; reshape or expand one of them");
-  TAP_CHECK(x.dtype() == target.dtype(), op, ": x and target must have one dtype, not ", x.dtype(), " and ",
-            target.dtype(), "; convert one with Tensor::to");
+  detail::check_one_dtype(op, "x and target", x.dtype(), target.dtype());
 }
 
 }  // namespace

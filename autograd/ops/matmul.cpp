@@ -1,6 +1,7 @@
 #include "core/kernels/matmul.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
 
 namespace tapestry {
 
@@ -24,7 +25,7 @@ MatmulLayout plan(const Var& a, const Var& b, bool transpose_a, bool transpose_b
   TAP_CHECK(!(vector_a && transpose_a) && !(vector_b && transpose_b), "matmul: a vector cannot be transposed, given ",
             sa, transpose_a ? " (transposed)" : "", " x ", sb, transpose_b ? " (transposed)" : "",
             "; leave its flag out");
-  TAP_CHECK(a.dtype() == b.dtype(), "matmul: operands must have one dtype, not ", a.dtype(), " and ", b.dtype());
+  detail::check_one_dtype("matmul", "operands", a.dtype(), b.dtype());
   MatmulLayout l;
   l.transpose_a = transpose_a;
   l.transpose_b = transpose_b;

@@ -1,6 +1,7 @@
 #include "core/kernels/pointwise.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
 #include "core/kernels/pointwise_formulas.h"
 
 namespace tapestry {
@@ -16,8 +17,7 @@ Saved save_for(const Tensor& x, const Tensor& y) {
 }
 
 Tensor empty_broadcast(const char* op, const Var& a, const Var& b) {
-  TAP_CHECK(a.dtype() == b.dtype(), op, ": operands must have one dtype, not ", a.dtype(), " and ", b.dtype(),
-            "; convert one with Tensor::to");
+  detail::check_one_dtype(op, "operands", a.dtype(), b.dtype());
   return empty(broadcast(op, a.shape(), b.shape()), a.dtype(), a.device());
 }
 
@@ -128,8 +128,7 @@ TAP_DEFINE_BINARY(maximum)
 
 static Var choose(const char* op, const Tensor& mask, const Var& a, const Var& b) {
   TAP_CHECK(mask.dtype() == DType::u8, op, ": mask must be u8, as comparisons give it, not ", mask.dtype());
-  TAP_CHECK(a.dtype() == b.dtype(), op, ": a and b must have one dtype, not ", a.dtype(), " and ", b.dtype(),
-            "; convert one with Tensor::to");
+  detail::check_one_dtype(op, "a and b", a.dtype(), b.dtype());
   Tensor y = empty(broadcast(op, broadcast(op, a.shape(), b.shape()), mask.shape()), a.dtype(), a.device());
   TAP_DISPATCH(where_forward, mask, a.value(), b.value(), y);
   return record(

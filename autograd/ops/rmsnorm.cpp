@@ -1,15 +1,13 @@
 #include "core/kernels/rmsnorm.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
 
 namespace tapestry {
 
 Var rmsnorm(const Var& x, const Var& weight, double eps) {
   const Shape& s = x.shape();
-  TAP_CHECK(s.rank() >= 1, "rmsnorm: x must have an axis to normalise over, not ", s, "; reshape it to [1]");
-  TAP_CHECK(weight.shape() == Shape{s.back()}, "rmsnorm: x is ", s, ", so weight must be [", s.back(), "], not ",
-            weight.shape());
-  TAP_CHECK(eps >= 0, "rmsnorm: eps must not be negative, not ", eps);
+  detail::check_row_norm("rmsnorm", s, {{"weight", weight.shape()}}, eps);
   Tensor y = empty_like(x.value());
   Tensor rrms = empty({s.rows()}, accumulate_dtype(x.dtype()), x.device());
   TAP_DISPATCH(rmsnorm_forward, x.value(), weight.value(), eps, y, rrms);

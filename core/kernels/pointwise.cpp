@@ -20,6 +20,14 @@ void unary_forward(const char* op, const Formula& formula, const Tensor& x, Tens
   });
 }
 
+template <class Formula, class A>
+A gradient(const Formula& formula, A dy, A saved) {
+  if constexpr (requires { formula.dx(dy, saved); })
+    return formula.dx(dy, saved);
+  else
+    return dy * formula.df(saved);
+}
+
 template <class Formula>
 void unary_backward(const char* op, const Formula& formula, const Tensor& dy, const Tensor& saved, Grad dx) {
   if (!dx) return;
@@ -29,11 +37,11 @@ void unary_backward(const char* op, const Formula& formula, const Tensor& dy, co
     const bool add = dx.claim_over(dy);
     if constexpr (Formula::kSaves == Saves::nothing) {
       map<T>(shape, dx.data<T>(), add, {map_input<T>(dy, shape)},
-             [formula](simd::Vec<T> g) { return g * formula.df(g); });
+             [formula](simd::Vec<T> g) { return gradient(formula, g, g); });
     } else {
       TAP_CHECK(saved.shape() == shape, op, ": the saved value ", saved.shape(), " must have the shape ", shape);
       map<T>(shape, dx.data<T>(), add, {map_input<T>(dy, shape), map_input<T>(saved, shape)},
-             [formula](simd::Vec<T> g, simd::Vec<T> v) { return g * formula.df(v); });
+             [formula](simd::Vec<T> g, simd::Vec<T> v) { return gradient(formula, g, v); });
     }
   });
 }

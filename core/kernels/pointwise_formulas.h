@@ -1,7 +1,8 @@
 // The formulas of the pointwise functions of one input. f is the function; df is its derivative, from the one value
 // that kSaves names (with Saves::nothing it does not depend on its argument). A is double, float or a vector of them.
 // Finite x, however large, gives a finite derivative unless the derivative itself is infinite or overflows; infinities
-// give the limits; NaN gives NaN.
+// give the limits; NaN gives NaN. dx(dy, saved), where a formula has it, stands for dy * df(saved): a function that
+// chooses gives what it leaves out the gradient 0, also where dy is infinite or NaN.
 #pragma once
 
 #include "core/kernels/pointwise.h"
@@ -18,6 +19,11 @@ TAP_HD A at_least_flat(A x) {
 template <class A>
 TAP_HD A within_flat(A x) {
   return simd::min(at_least_flat(x), simd::constant<A>(kFlat));
+}
+
+template <class A>
+TAP_HD A chosen(A dy, A derivative) {
+  return simd::select(derivative == A{}, A{}, dy * derivative);
 }
 
 struct Neg {
@@ -116,6 +122,10 @@ struct Relu {
   TAP_HD static A df(A y) {
     return simd::select(y > A{}, simd::constant<A>(1), y);
   }
+  template <class A>
+  TAP_HD static A dx(A dy, A saved) {
+    return chosen(dy, df(saved));
+  }
 };
 
 // y = x s with s = sigmoid(x); dy/dx = s + x s (1 - s).
@@ -195,6 +205,10 @@ struct Sign {
   template <class A>
   TAP_HD static A df(A) {
     return A{};
+  }
+  template <class A>
+  TAP_HD static A dx(A dy, A saved) {
+    return chosen(dy, df(saved));
   }
 };
 
@@ -325,6 +339,10 @@ struct Power {
     if (exponent == 0) return A{};
     return simd::Element<A>(exponent) * raise(x, exponent - 1);
   }
+  template <class A>
+  TAP_HD A dx(A dy, A x) const {
+    return exponent == 0 ? A{} : dy * df(x);
+  }
 };
 
 struct Clamp {
@@ -340,6 +358,10 @@ struct Clamp {
     using T = simd::Element<A>;
     const auto outside = (x < T(low)) | (x > T(high));
     return simd::select(outside, A{}, simd::select(x == x, simd::constant<A>(1), x));
+  }
+  template <class A>
+  TAP_HD A dx(A dy, A saved) const {
+    return chosen(dy, df(saved));
   }
 };
 

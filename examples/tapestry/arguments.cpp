@@ -9,7 +9,6 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <numeric>
 #include <sstream>
 #include <type_traits>
@@ -68,6 +67,16 @@ const char* type_name(const T&) {
   return std::is_same_v<T, std::string> ? "TEXT" : std::is_same_v<T, bool> ? "true|false" : "NUMBER";
 }
 
+template <class T>
+void enforce(const Rule& rule, const std::string& option, const T& value) {
+  bool holds = true;
+  if constexpr (std::is_same_v<T, std::string>)
+    holds = rule.words.empty() || std::find(rule.words.begin(), rule.words.end(), value) != rule.words.end();
+  else
+    holds = !rule.number || rule.number(static_cast<double>(value));
+  if (!holds) throw UsageError(fmt::format("--{} must be {}, not {}", option, rule.text, value));
+}
+
 // The value of a line `key = value  # comment`, with or without quotes around it.
 std::string config_value(const std::string& text, const std::string& place) {
   const std::string value = trimmed(text);
@@ -108,10 +117,23 @@ Arguments read_config(const std::string& path, const std::vector<std::string>& k
 
 }  // namespace
 
+Rule at_least(std::int64_t low) {
+  return {fmt::format("{} or more", low),
+          [low](double value) { return value >= static_cast<double>(low) && std::isfinite(value); }};
+}
+Rule from_to_below(double low, double high) {
+  return {fmt::format("at least {} and below {}", low, high),
+          [low, high](double value) { return value >= low && value < high; }};
+}
+Rule one_of(std::vector<std::string> words) {
+  return {fmt::format("{}", fmt::join(words, " or ")), {}, std::move(words)};
+}
+
 struct Options::Impl {
   struct Bound {
     CLI::Option* option;
     std::function<std::string()> text;
+    std::function<void()> enforce_rule;
     bool flag;
   };
   CLI::App app;
@@ -121,7 +143,7 @@ struct Options::Impl {
   std::map<std::string, Bound> bound = {};
 
   template <class T>
-  void bind(const std::string& name, T& value, const std::string& help, bool flag) {
+  void bind(const std::string& name, T& value, const std::string& help, const Rule& rule, bool flag) {
     const CLI::callback_t set = [&value, name](const CLI::results_t& given) {
       assign(name, given.back().substr(1), value);
       return true;
@@ -131,7 +153,7 @@ struct Options::Impl {
     option->group(group)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     option->type_name(flag ? "" : type_name(value))->default_str(flag ? "" : text());
     names.push_back(name);
-    bound[name] = {option, text, flag};
+    bound[name] = {option, text, [&value, name, rule] { enforce(rule, name, value); }, flag};
   }
 
   bool names_option(const std::string& arg) const {
@@ -177,18 +199,18 @@ void Options::group(std::string heading) { impl_->group = std::move(heading); }
 void Options::footer(std::string text) { impl_->app.footer(std::move(text)); }
 
 template <class T>
-void Options::add(const std::string& name, T& value, const std::string& help) {
-  impl_->bind(name, value, help, false);
+void Options::add(const std::string& name, T& value, const std::string& help, const Rule& rule) {
+  impl_->bind(name, value, help, rule, false);
 }
-template void Options::add(const std::string&, std::string&, const std::string&);
-template void Options::add(const std::string&, std::int64_t&, const std::string&);
-template void Options::add(const std::string&, std::uint64_t&, const std::string&);
-template void Options::add(const std::string&, int&, const std::string&);
-template void Options::add(const std::string&, double&, const std::string&);
-template void Options::add(const std::string&, bool&, const std::string&);
+template void Options::add(const std::string&, std::string&, const std::string&, const Rule&);
+template void Options::add(const std::string&, std::int64_t&, const std::string&, const Rule&);
+template void Options::add(const std::string&, std::uint64_t&, const std::string&, const Rule&);
+template void Options::add(const std::string&, int&, const std::string&, const Rule&);
+template void Options::add(const std::string&, double&, const std::string&, const Rule&);
+template void Options::add(const std::string&, bool&, const std::string&, const Rule&);
 
 void Options::add_flag(const std::string& name, bool& value, const std::string& help) {
-  impl_->bind(name, value, help, true);
+  impl_->bind(name, value, help, {}, true);
 }
 
 void Options::add_config(std::string& path) {
@@ -225,6 +247,7 @@ bool Options::parse(const Arguments& args) {
   } catch (const CLI::ParseError& e) {
     throw UsageError(e.what());
   }
+  for (const auto& [name, option] : impl_->bound) option.enforce_rule();
   return true;
 }
 

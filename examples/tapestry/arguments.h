@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -20,6 +21,16 @@ class UsageError : public std::runtime_error {
 
 using Arguments = std::vector<std::string>;
 
+// What the value of an option must be, in words for the error and as a test.
+struct Rule {
+  std::string text = {};
+  std::function<bool(double)> number = {};  // of a number
+  std::vector<std::string> words = {};      // of a text; empty: any
+};
+Rule at_least(std::int64_t low);              // and finite
+Rule from_to_below(double low, double high);  // low <= value < high
+Rule one_of(std::vector<std::string> words);
+
 // The options of one subcommand. Names are written with underscores and without dashes.
 class Options {
  public:
@@ -30,12 +41,13 @@ class Options {
   void footer(std::string text);    // below the options in the help
   // Binds `value`; what it holds now is the default. T: std::string, std::int64_t, std::uint64_t, int, double, bool.
   template <class T>
-  void add(const std::string& name, T& value, const std::string& help);
+  void add(const std::string& name, T& value, const std::string& help, const Rule& rule = {});
   void add_flag(const std::string& name, bool& value, const std::string& help);
   // --config FILE: its lines `key = value` ('#' starts a comment) count as options before all others.
   void add_config(std::string& path);
 
-  // Sets the bound variables; later options win. Returns false when help was asked for and printed.
+  // Sets the bound variables; later options win. Throws for what a rule forbids. Returns false when help was asked for
+  // and printed.
   bool parse(const Arguments& args);
 
   bool contains(const std::string& name) const;

@@ -34,15 +34,13 @@ int sample(const Arguments& args) {
   parser.footer("example: tapestry sample --checkpoint out/checkpoint.h5 --prompt 'In the' --temperature 0.8");
   parser.add("checkpoint", checkpoint, "file that tapestry train wrote");
   parser.add("prompt", prompt, "text to continue; without it, starts on a new line");
-  parser.add("tokens", tokens, "tokens to write");
+  parser.add("tokens", tokens, "tokens to write", at_least(0));
   parser.add("temperature", options.temperature, "0: always the likeliest");
   parser.add("top_k", options.top_k, "only the k likeliest tokens; 0: all");
   parser.add("top_p", options.top_p, "only the likeliest that together have this probability");
   parser.add("seed", options.seed, "the same seed writes the same text");
-  parser.add("threads", threads, "0: all processors");
+  parser.add("threads", threads, "0: all processors", at_least(0));
   if (!parser.parse(args)) return 0;
-  if (tokens < 0) throw UsageError(fmt::format("--tokens must be 0 or more, not {}", tokens));
-  if (threads < 0) throw UsageError(fmt::format("--threads must be 0 or more, not {}", threads));
   try {
     options.check();
   } catch (const Error& e) {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 namespace tapestry::command {
@@ -16,81 +15,42 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("out_dir", o.out_dir, "folder for checkpoint.h5 and metrics.jsonl");
   options.add_config(o.config);
   options.add_flag("resume", o.resume, "continue from out_dir/checkpoint.h5");
-  options.add("tokenizer", o.tokenizer, "char or byte");
+  options.add("tokenizer", o.tokenizer, "char or byte", one_of({"char", "byte"}));
   options.group("Model");
-  options.add("n_layer", o.n_layer, "transformer blocks");
-  options.add("n_head", o.n_head, "attention heads; must divide n_embd unless head_dim is set");
-  options.add("n_embd", o.n_embd, "width");
-  options.add("head_dim", o.head_dim, "width of a head; 0 means n_embd / n_head");
-  options.add("block_size", o.block_size, "tokens of context");
-  options.add("dropout", o.dropout, "share of activations dropped while training");
+  options.add("n_layer", o.n_layer, "transformer blocks", at_least(1));
+  options.add("n_head", o.n_head, "attention heads; must divide n_embd unless head_dim is set", at_least(1));
+  options.add("n_embd", o.n_embd, "width", at_least(1));
+  options.add("head_dim", o.head_dim, "width of a head; 0 means n_embd / n_head", at_least(0));
+  options.add("block_size", o.block_size, "tokens of context", at_least(1));
+  options.add("dropout", o.dropout, "share of activations dropped while training", from_to_below(0, 1));
   options.add("bias", o.bias, "biases in linear layers");
-  options.add("norm", o.norm, "pre or post: where LayerNorm sits");
+  options.add("norm", o.norm, "pre or post: where LayerNorm sits", one_of({"pre", "post"}));
   options.add("activation", o.activation, "gelu_tanh, gelu, relu, silu, tanh or sigmoid");
   options.group("Training");
-  options.add("batch_size", o.batch_size, "sequences in a micro-batch");
-  options.add("gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches in a step");
-  options.add("max_iters", o.max_iters, "steps");
-  options.add("learning_rate", o.learning_rate, "peak rate");
-  options.add("min_lr", o.min_lr, "rate at the end of the decay");
-  options.add("warmup_iters", o.warmup_iters, "steps of linear warm-up");
-  options.add("lr_decay_iters", o.lr_decay_iters, "steps until min_lr; -1 means max_iters");
-  options.add("weight_decay", o.weight_decay, "decoupled, on matrices only");
-  options.add("beta1", o.beta1, "AdamW's first moment");
-  options.add("beta2", o.beta2, "AdamW's second moment");
-  options.add("grad_clip", o.grad_clip, "largest gradient norm; 0 means no clipping");
+  options.add("batch_size", o.batch_size, "sequences in a micro-batch", at_least(1));
+  options.add("gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches in a step", at_least(1));
+  options.add("max_iters", o.max_iters, "steps", at_least(1));
+  options.add("learning_rate", o.learning_rate, "peak rate", at_least(0));
+  options.add("min_lr", o.min_lr, "rate at the end of the decay", at_least(0));
+  options.add("warmup_iters", o.warmup_iters, "steps of linear warm-up", at_least(0));
+  options.add("lr_decay_iters", o.lr_decay_iters, "steps until min_lr; -1 means max_iters", at_least(-1));
+  options.add("weight_decay", o.weight_decay, "decoupled, on matrices only", at_least(0));
+  options.add("beta1", o.beta1, "AdamW's first moment", from_to_below(0, 1));
+  options.add("beta2", o.beta2, "AdamW's second moment", from_to_below(0, 1));
+  options.add("grad_clip", o.grad_clip, "largest gradient norm; 0 means no clipping", at_least(0));
   options.add("seed", o.seed, "of weights, batches and dropout");
   options.group("Run");
-  options.add("threads", o.threads, "0 means all processors; results do not depend on it");
+  options.add("threads", o.threads, "0 means all processors; results do not depend on it", at_least(0));
   options.add("time_budget", o.time_budget, "stop early after 120s, 2m or 1h; 0 means no limit");
-  options.add("eval_interval", o.eval_interval, "steps between evaluations");
-  options.add("eval_iters", o.eval_iters, "batches of an evaluation (at least 100 at the end)");
-  options.add("log_interval", o.log_interval, "steps between log lines");
-  options.add("sample_tokens", o.sample_tokens, "tokens of the sample at an evaluation; 0 means none");
+  options.add("eval_interval", o.eval_interval, "steps between evaluations", at_least(1));
+  options.add("eval_iters", o.eval_iters, "batches of an evaluation (at least 100 at the end)", at_least(1));
+  options.add("log_interval", o.log_interval, "steps between log lines", at_least(1));
+  options.add("sample_tokens", o.sample_tokens, "tokens of the sample at an evaluation; 0 means none", at_least(0));
 }
 
 void check(const TrainOptions& o) {
-  const auto require = [](bool condition, const char* option, const auto& value, const char* rule) {
-    if (!condition) throw UsageError(fmt::format("--{} must be {}, not {}", option, rule, value));
-  };
-  const auto positive = [&](const char* option, std::int64_t value) {
-    require(value >= 1, option, value, "1 or more");
-  };
-  const auto not_negative = [&](const char* option, double value) {
-    require(value >= 0 && std::isfinite(value), option, value, "0 or more");
-  };
-  const auto fraction = [&](const char* option, double value) {
-    require(value >= 0 && value < 1, option, value, "at least 0 and below 1");
-  };
-  for (const auto& [name, value] : {std::pair{"n_layer", o.n_layer},
-                                    {"n_head", o.n_head},
-                                    {"n_embd", o.n_embd},
-                                    {"block_size", o.block_size},
-                                    {"batch_size", o.batch_size},
-                                    {"gradient_accumulation_steps", o.gradient_accumulation_steps},
-                                    {"max_iters", o.max_iters},
-                                    {"eval_interval", o.eval_interval},
-                                    {"eval_iters", o.eval_iters},
-                                    {"log_interval", o.log_interval}})
-    positive(name, value);
-  for (const auto& [name, value] : {std::pair{"learning_rate", o.learning_rate},
-                                    {"min_lr", o.min_lr},
-                                    {"weight_decay", o.weight_decay},
-                                    {"grad_clip", o.grad_clip}})
-    not_negative(name, value);
-  for (const auto& [name, value] : {std::pair{"warmup_iters", o.warmup_iters},
-                                    {"sample_tokens", o.sample_tokens},
-                                    {"head_dim", o.head_dim},
-                                    {"threads", std::int64_t{o.threads}}})
-    require(value >= 0, name, value, "0 or more");
-  fraction("beta1", o.beta1);
-  fraction("beta2", o.beta2);
-  fraction("dropout", o.dropout);
   if (o.min_lr > o.learning_rate)
     throw UsageError(fmt::format("--min_lr must be at most --learning_rate, {}, not {}", o.learning_rate, o.min_lr));
-  require(o.lr_decay_iters >= -1, "lr_decay_iters", o.lr_decay_iters, "-1 or more");
-  require(o.norm == "pre" || o.norm == "post", "norm", o.norm, "pre or post");
-  require(o.tokenizer == "char" || o.tokenizer == "byte", "tokenizer", o.tokenizer, "char or byte");
   parse_duration("time_budget", o.time_budget);
   try {
     model_config(o, 1).check();

@@ -28,9 +28,9 @@ struct TrainOptions {
   std::string checkpoint() const { return out_dir + "/checkpoint.h5"; }
 };
 
-// Binds every member to an option.
+// Binds every member to an option, with the rule for its value.
 void add_options(Options& options, TrainOptions& o);
-// Every value on its own, and that the heads fit the width; throws UsageError naming the option.
+// That the values fit each other, such as the heads and the width; throws UsageError naming the option.
 void check(const TrainOptions& o);
 // Throws if this machine's memory cannot hold so many copies of the model's parameters (4 in training: value, gradient,
 // two moments) and the activations of a batch of `tokens`.

@@ -1,6 +1,7 @@
 // Every layer and model, with all of its parameters. Parameters are drawn anew, large enough that each part matters.
 #include <cmath>
 
+#include "autograd/checkpoint.h"
 #include "layers/batchnorm.h"
 #include "layers/gated_mlp.h"
 #include "layers/groupnorm.h"
@@ -113,6 +114,25 @@ void add_recurrent(std::vector<Case>& cases, Rng& rng) {
   }
 }
 
+// Computed again in backward: a layer of one output with dropout, and one of two.
+void add_checkpointed(std::vector<Case>& cases, Rng& rng) {
+  cases.push_back(layer_row("Dropout checkpointed", Dropout(0.3), {normal({5, 7})},
+                            [](const Dropout& layer, std::span<const Var> x) {
+                              return checkpoint([&layer](const Var& v) { return layer(square(v)); }, x[0]);
+                            }));
+  cases.push_back(layer_row("LstmCell checkpointed", LstmCell({.in = 3, .hidden = 4}, rng),
+                            {normal({2, 3}, 1), normal({2, 4}, 2), normal({2, 4}, 3)},
+                            [](const LstmCell& cell, std::span<const Var> x) {
+                              const auto [h, c] = checkpoint(
+                                  [&cell](const Var& v, const Var& from_h, const Var& from_c) {
+                                    const LstmCell::State s = cell(v, {from_h, from_c});
+                                    return std::array<Var, 2>{s.h, s.c};
+                                  },
+                                  x[0], x[1], x[2]);
+                              return h * 2.0 + square(c);
+                            }));
+}
+
 void add_combined(std::vector<Case>& cases, Rng& rng) {
   for (const Activation a : {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu,
                              Activation::tanh, Activation::sigmoid})
@@ -197,6 +217,7 @@ std::vector<Case> layer_cases() {
   add_norms(cases);
   add_mlp(cases, rng);
   add_recurrent(cases, rng);
+  add_checkpointed(cases, rng);
   add_combined(cases, rng);
   add_attention(cases, rng);
   add_block(cases, rng);

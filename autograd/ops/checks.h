@@ -1,0 +1,40 @@
+// Opening checks that several ops share: operands of one dtype; what weight, bias and statistics of a normalisation
+// must look like beside x.
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+
+#include "autograd/var.h"
+
+namespace tapestry::detail {
+
+inline void check_one_dtype(std::string_view op, std::string_view names, DType a, DType b) {
+  TAP_CHECK(a == b, op, ": ", names, " must have one dtype, not ", a, " and ", b, "; convert one with Tensor::to");
+}
+
+struct NamedShape {
+  std::string_view name;
+  const Shape& shape;
+};
+
+// Throws unless every one of `vectors` is [n] and eps is not negative.
+inline void check_norm(std::string_view op, const Shape& x, std::int64_t n, std::initializer_list<NamedShape> vectors,
+                       double eps) {
+  for (const NamedShape& v : vectors)
+    TAP_CHECK(v.shape == Shape{n}, op, ": x is ", x, ", so ", v.name, " must be [", n, "], not ", v.shape);
+  TAP_CHECK(eps >= 0, op, ": eps must not be negative, not ", eps);
+}
+// Over the last axis.
+inline void check_row_norm(std::string_view op, const Shape& x, std::initializer_list<NamedShape> vectors, double eps) {
+  TAP_CHECK(x.rank() >= 1, op, ": x must have an axis to normalise over, not ", x, "; reshape it to [1]");
+  check_norm(op, x, x.back(), vectors, eps);
+}
+// By channel, x [N, C, ...].
+inline void check_channel_norm(std::string_view op, const Shape& x, std::initializer_list<NamedShape> vectors,
+                               double eps) {
+  TAP_CHECK(x.rank() >= 2 && x[1] > 0, op, ": x must be [N, C, ...] with C at least 1, not ", x);
+  check_norm(op, x, x[1], vectors, eps);
+}
+
+}  // namespace tapestry::detail
