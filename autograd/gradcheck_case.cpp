@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "autograd/gradcheck_case.h"
+#include "autograd/ops.h"
 #include "core/parallel.h"
 #include "core/random.h"
 
@@ -39,9 +40,11 @@ Tensor cotangent_for(const std::vector<Var>& outputs, bool moved) {
   return cotangent;
 }
 
-// One forward and backward pass; `change` may replace what the function gets for the watched inputs.
+// One forward and backward pass; `change` may replace what the function gets for the watched inputs. Gradient number
+// `begun` holds ones already when the function's backward comes.
 template <class Change>
-Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change, bool moved_cotangent = false) {
+Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change, bool moved_cotangent = false,
+        std::optional<std::size_t> begun = {}) {
   Tape tape;
   if (c.module) zero_grad(*c.module);
   std::vector<Var> watched;
@@ -49,7 +52,12 @@ Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change
   std::vector<Var> x = watched;
   change(x);
   const std::vector<Var> outputs = c.function(x);
-  const Var loss = inner_product(outputs, cotangent_for(outputs, moved_cotangent));
+  Var loss = inner_product(outputs, cotangent_for(outputs, moved_cotangent));
+  if (begun) {
+    const Var used_again =
+        *begun < watched.size() ? watched[*begun] : *parameters_of(c)[*begun - watched.size()].parameter;
+    loss = loss + sum(used_again);
+  }
   if (loss.tracked()) tape.backward(loss);
   Run result;
   for (const Var& y : outputs) result.outputs.push_back(y.value());
@@ -162,6 +170,23 @@ std::string check_untracked(const GradcheckCase& c) {
     const FreezeScope frozen(*all[p].parameter);
     const std::string problem = compare(run(c, c.inputs), c.inputs.size() + p, all[p].name, "frozen");
     if (!problem.empty()) return problem;
+  }
+  return {};
+}
+
+std::string check_accumulation(const GradcheckCase& c) {
+  const Run reference = run(c, c.inputs);
+  for (std::size_t i = 0; i < reference.gradients.size(); ++i) {
+    if (i >= c.inputs.size() && !parameters_of(c)[i - c.inputs.size()].parameter->trainable()) continue;
+    const Run got = run(
+        c, c.inputs, [](std::vector<Var>&) {}, false, i);
+    const std::string when = text_of("when ", gradient_name(c, i), " is added to what is there");
+    const std::string problem = compare_bits(c, reference, got, when, i);
+    if (!problem.empty()) return problem;
+    const Tensor& alone = reference.gradients[i];
+    const double error = distance(got.gradients[i], add_scalar(alone, 1).value());
+    if (!(error <= 1e-12 * (1 + largest(alone))))
+      return text_of(gradient_name(c, i), " is off by ", number(error), " when it is added to what is there");
   }
   return {};
 }
@@ -291,6 +316,7 @@ GradcheckCaseResult run_case(const GradcheckCase& c) {
   check("gradient", [&] { return check_gradient(c, result); });
   check("memory", [&] { return in_f64([&] { return check_memory(c); }); });
   check("untracked", [&] { return in_f64([&] { return check_untracked(c); }); });
+  check("accumulation", [&] { return in_f64([&] { return check_accumulation(c); }); });
   check("same input", [&] { return in_f64([&] { return check_same_input(c); }); });
   check("f32", [&] { return check_f32(c, result); });
   check("determinism", [&] { return check_determinism(c); });

@@ -44,6 +44,7 @@ GradcheckReport gradcheck(const GradcheckCase& c);
 //                 memory that holds NaN, the second one onto random values; two runs
 //   memory        what the pool hands out holds NaN beforehand, and the results keep their bits
 //   untracked     with one input a constant or one parameter frozen, the other gradients keep their bits
+//   accumulation  where one gradient is begun by another use, it alone is added to, and the others keep their bits
 //   same input    f(x, x): one Var passed as two inputs gets the sum of both gradients
 //   f32           values and gradients agree with f64 within f32_tolerance, and what the last digit of the inputs moves
 //   determinism   two runs, and runs on 1, 2 and 3 threads, give the same bits in f32 and f64
