@@ -133,7 +133,7 @@ class Checker {
     Tape tape;
     try {
       f_.record_on(tape);
-    } catch (const Error&) {}
+    } catch (const std::exception&) {}
     parameters_are_checked(tape);
   }
 

@@ -187,7 +187,9 @@ TEST_CASE("config file: the run is the one its options give") {
 TEST_CASE("help, version, info") {
   for (const Words& call :
        {Words{"--help"}, Words{"-h"}, Words{"help"}, Words{"--version"}, Words{"info"}, Words{"train", "--help"},
-        Words{"train", "-h"}, Words{"sample", "--help"}, Words{"gradcheck", "--help"}, Words{"info", "--help"}}) {
+        Words{"train", "-h"}, Words{"sample", "--help"}, Words{"gradcheck", "--help"}, Words{"info", "--help"},
+        Words{"bench", "--help"}, Words{"bench", "step", "--help"}, Words{"bench", "gemm", "--help"},
+        Words{"bench", "scaling", "--help"}}) {
     const Ended ended = run(call);
     CHECK(ended.code == 0);
     CHECK(ended.err == "");

@@ -14,8 +14,7 @@ int gradcheck(const Arguments& args) {
   options.command = "tapestry gradcheck";
   std::uint64_t seed = 0;
   Options parser("tapestry gradcheck",
-                 "Check the gradient of every op and layer against finite differences in double. Fails as well if one"
-                 " has no row.");
+                 "Check the gradient of every op and layer against finite differences; one without a row fails.");
   parser.add("filter", options.filter, "only rows whose name contains this text");
   parser.add_flag("list", options.list, "show the rows without running them");
   parser.add("seed", seed, "of the random inputs, parameters, masks and directions");
