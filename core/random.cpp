@@ -1,5 +1,6 @@
 #include "core/random.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -25,14 +26,13 @@ inline void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2
 
 // ln(x) for x in (0, 1]: exponent and a series in (m - 1) / (m + 1), |error| < 2e-7. Own code, so that every device
 // draws the same numbers.
-float log_unit(float x) {
+inline float log_unit(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   int exponent = static_cast<int>(bits >> 23) - 127;
   float m = std::bit_cast<float>((bits & 0x7fffffu) | 0x3f800000u);  // [1, 2)
-  if (m > 1.41421356f) {
-    m *= 0.5f;
-    ++exponent;
-  }
+  const bool high = m > 1.41421356f;
+  m = high ? m * 0.5f : m;
+  exponent += high;
   const float s = (m - 1) / (m + 1), s2 = s * s;
   const float series = 2 * s * (1 + s2 * (0.33333333f + s2 * (0.2f + s2 * (0.14285714f + s2 * 0.11111111f))));
   return static_cast<float>(exponent) * 0.69314718f + series;
@@ -42,45 +42,40 @@ struct SinCos {
   float sin, cos;
 };
 // sin and cos of 2 pi u, u in [0, 1): nearest quarter turn, Taylor polynomials on the rest (|angle| <= pi/4).
-SinCos sincos_turn(float u) {
+inline SinCos sincos_turn(float u) {
   const int quarter = static_cast<int>(u * 4 + 0.5f);
   const float a = (u - 0.25f * static_cast<float>(quarter)) * 6.28318531f, a2 = a * a;
   const float s = a * (1 + a2 * (-0.16666667f + a2 * (8.3333333e-3f + a2 * (-1.9841270e-4f + a2 * 2.7557319e-6f))));
   const float c = 1 + a2 * (-0.5f + a2 * (0.041666667f + a2 * (-1.3888889e-3f + a2 * 2.4801587e-5f)));
-  switch (quarter & 3) {
-    case 0:
-      return {s, c};
-    case 1:
-      return {c, -s};
-    case 2:
-      return {-s, -c};
-    default:
-      return {-c, s};
-  }
+  const float x = quarter & 1 ? c : s, y = quarter & 1 ? s : c;  // no branches, so that loops become vectors
+  return {quarter & 2 ? -x : x, (quarter + 1) & 2 ? -y : y};
 }
 
 // Box-Muller on one pair of words. The first is moved to (0, 1], so the logarithm is finite.
-SinCos normal_pair(std::uint32_t radius_bits, std::uint32_t angle_bits) {
+inline SinCos normal_pair(std::uint32_t radius_bits, std::uint32_t angle_bits) {
   const float u = static_cast<float>((radius_bits >> 8) + 1) * 0x1p-24f;
   const float radius = std::sqrt(-2 * log_unit(u));
   const SinCos angle = sincos_turn(uniform_from_bits(angle_bits));
   return {radius * angle.sin, radius * angle.cos};
 }
 
-// Calls set(i, element(four words, i & 3)) for every element; each thread owns whole blocks of four.
-template <class Element>
-void fill_blocks(Tensor& t, RandomKey key, Element element) {
+// Fills t run by run: make(bits, values) turns kRandomRun words into as many values.
+template <class Make>
+void fill_runs(Tensor& t, RandomKey key, Make make) {
   visit_dtype(t.dtype(), [&]<class T>(TypeTag<T>) {
     if constexpr (std::is_integral_v<T>) {
       fail("fill: random fills need a floating dtype, not ", t.dtype());
     } else {
       T* p = t.mutable_data<T>();
       const std::int64_t n = t.numel();
-      parallel_for((n + 3) / 4, 4096, [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t b = begin; b < end; ++b) {
-          const auto words = philox(static_cast<std::uint64_t>(b), key.stream, key.seed);
-          for (std::int64_t i = 4 * b; i < std::min(4 * b + 4, n); ++i)
-            p[i] = static_cast<T>(element(words, static_cast<int>(i & 3)));
+      parallel_for((n + kRandomRun - 1) / kRandomRun, 64, [=](std::int64_t begin, std::int64_t end) {
+        std::uint32_t bits[kRandomRun];
+        float values[kRandomRun];
+        for (std::int64_t first = begin * kRandomRun; first < std::min(end * kRandomRun, n); first += kRandomRun) {
+          random_run(key, first, bits);
+          make(bits, values);
+          const std::int64_t count = std::min<std::int64_t>(kRandomRun, n - first);
+          for (std::int64_t i = 0; i < count; ++i) p[first + i] = static_cast<T>(values[i]);
         }
       });
     }
@@ -162,15 +157,19 @@ RandomKey next_random_key() {
 void manual_seed(std::uint64_t seed) { RandomScope::current() = {seed, 0, 0}; }
 
 void fill_uniform(Tensor& t, double low, double high, RandomKey key) {
-  fill_blocks(t, key, [=](const std::array<std::uint32_t, 4>& words, int lane) {
-    return static_cast<float>(low + (high - low) * uniform_from_bits(words[lane]));
+  fill_runs(t, key, [=](const std::uint32_t* bits, float* values) {
+    for (int i = 0; i < kRandomRun; ++i)
+      values[i] = static_cast<float>(low + (high - low) * uniform_from_bits(bits[i]));
   });
 }
 
 void fill_normal(Tensor& t, double mean, double std, RandomKey key) {
-  fill_blocks(t, key, [=](const std::array<std::uint32_t, 4>& words, int lane) {
-    const SinCos z = normal_pair(words[lane & 2], words[(lane & 2) + 1]);
-    return static_cast<float>(mean + std * (lane & 1 ? z.sin : z.cos));
+  fill_runs(t, key, [=](const std::uint32_t* bits, float* values) {
+    for (int i = 0; i < kRandomRun; i += 2) {
+      const SinCos z = normal_pair(bits[i], bits[i + 1]);
+      values[i] = static_cast<float>(mean + std * z.cos);
+      values[i + 1] = static_cast<float>(mean + std * z.sin);
+    }
   });
 }
 
