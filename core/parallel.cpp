@@ -60,13 +60,14 @@ inline void pause() {
 #endif
 }
 
-// Waits for ready() by spinning for a few microseconds, about what a wake-up costs, and then by sleeping on `cv`.
+// Waits for ready() by spinning for a few microseconds, about what a wake-up costs, then by offering the processor to
+// whoever else needs it, and then by sleeping on `cv`.
 template <class Ready>
 void wait_until(std::mutex& mutex, std::condition_variable& cv, Ready ready) {
-  constexpr int kSpins = 2000;
-  for (int i = 0; i < kSpins; ++i) {
+  constexpr int kSpins = 500, kYields = 500;
+  for (int i = 0; i < kSpins + kYields; ++i) {
     if (ready()) return;
-    pause();
+    i < kSpins ? pause() : std::this_thread::yield();
   }
   std::unique_lock lock(mutex);
   cv.wait(lock, ready);
