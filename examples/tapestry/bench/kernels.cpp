@@ -15,15 +15,23 @@ namespace tapestry::command {
 
 namespace {
 
-// Parses what all of these topics take and measures the machine; false when only help was asked for.
-bool begin(const char* topic, const char* summary, const Arguments& args, Peak& peak) {
+// What all of these topics take.
+struct Choice {
+  Peak peak;
+  std::string filter;
+  bool takes(std::string_view name) const { return name.find(filter) != std::string_view::npos; }
+};
+
+// Parses the options and measures the machine; false when only help was asked for.
+bool begin(const char* topic, const char* summary, const Arguments& args, Choice& choice) {
   int threads = 0;
   Options parser(fmt::format("tapestry bench {}", topic), summary);
   parser.add("threads", threads, "0: as many as there are processors");
+  parser.add("filter", choice.filter, "only rows whose name contains this text");
   if (!parser.parse(args)) return false;
   set_num_threads(threads);
-  peak = measure_peak();
-  fmt::print("{}\n", text(peak));
+  choice.peak = measure_peak();
+  fmt::print("{}\n", text(choice.peak));
   return true;
 }
 
@@ -66,11 +74,13 @@ constexpr Product kProducts[] = {
 }  // namespace
 
 int bench_gemm(const Arguments& args) {
-  Peak peak;
-  if (!begin("gemm", "Time the matrix products of the models, and odd ones.", args, peak)) return 0;
+  Choice choice;
+  if (!begin("gemm", "Time the matrix products of the models, and odd ones.", args, choice)) return 0;
+  const Peak& peak = choice.peak;
   fmt::print("{:<22}{:>20}{:>5}{:>11}{:>10}{:>9}{:>9}\n", "product", "m x n x k", "", "ms", "GFLOP/s", "of peak",
              "GB/s");
   for (const Product& p : kProducts) {
+    if (!choice.takes(p.name)) continue;
     const Tensor a = random({p.m, p.k}), b = random({p.k, p.n}, 1);
     Tensor c = empty({p.m, p.n});
     const Gemm<float> product{.m = p.m,
@@ -96,8 +106,9 @@ int bench_gemm(const Arguments& args) {
 }
 
 int bench_attention(const Arguments& args) {
-  Peak peak;
-  if (!begin("attention", "Time attention on packed q, k, v, forward and backward.", args, peak)) return 0;
+  Choice choice;
+  if (!begin("attention", "Time attention on packed q, k, v, forward and backward.", args, choice)) return 0;
+  const Peak& peak = choice.peak;
   struct Row {
     const char* name;
     std::int64_t batch, time, heads, size;
@@ -112,6 +123,7 @@ int bench_attention(const Arguments& args) {
   fmt::print("{:<20}{:>24}{:>13}{:>10}{:>9}{:>14}{:>10}{:>9}\n", "attention", "batch, time, heads, size", "forward ms",
              "GFLOP/s", "of peak", "backward ms", "GFLOP/s", "of peak");
   for (const Row& r : kRows) {
+    if (!choice.takes(r.name)) continue;
     const Tensor qkv = random({r.batch, r.time, 3 * r.heads * r.size});
     const Tensor dout = random({r.batch, r.time, r.heads * r.size}, 1);
     const AttentionOptions options{.causal = r.causal};
@@ -190,11 +202,13 @@ std::vector<OpRow> op_rows() {
 }  // namespace
 
 int bench_ops(const Arguments& args) {
-  Peak peak;
-  if (!begin("ops", "Time ops on arrays larger than the caches.", args, peak)) return 0;
+  Choice choice;
+  if (!begin("ops", "Time ops on arrays larger than the caches.", args, choice)) return 0;
+  const Peak& peak = choice.peak;
   fmt::print("{:<20}{:>14}{:>12}{:>9}{:>9}{:>14}{:>9}{:>9}\n", "op", "shape", "forward ms", "GB/s", "of peak",
              "backward ms", "GB/s", "of peak");
   for (const OpRow& r : op_rows()) {
+    if (!choice.takes(r.name)) continue;
     const Tensor x = random(r.shape, 1);
     const Tensor y = r.op(x).value();
     const Tensor dy = random(y.shape(), 5);
@@ -217,14 +231,16 @@ int bench_ops(const Arguments& args) {
 }
 
 int bench_optimizer(const Arguments& args) {
-  Peak peak;
-  if (!begin("optimizer", "Time the updates of 100 million parameters.", args, peak)) return 0;
+  Choice choice;
+  if (!begin("optimizer", "Time the updates of 100 million parameters.", args, choice)) return 0;
+  const Peak& peak = choice.peak;
   constexpr std::int64_t kCount = 100'000'000;
   const MemoryScope scope(MemoryCategory::optimizer);
   Tensor value = random({kCount}), m = zeros({kCount}), v = zeros({kCount});
   const Tensor grad = random({kCount}, 1);
   fmt::print("{:<20}{:>12}{:>9}{:>9}\n", "100 M parameters", "ms", "GB/s", "of peak");
   auto row = [&](const char* name, double bytes, double limit, const std::function<void()>& f) {
+    if (!choice.takes(name)) return;
     const Timing t = time_calls(f, 2);
     const double rate = bytes * kCount / t.median * 1e-9;
     fmt::print("{:<20}{:>12.2f}{:>9.1f}{:>8.0f}%\n", name, t.median * 1e3, rate, 100 * rate / limit);

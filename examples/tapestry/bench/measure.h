@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/tensor.h"
+
 namespace tapestry::command {
 
 double now();                  // seconds of a steady clock
@@ -26,6 +28,7 @@ struct Peak {
   double write_gbs = 0;  // read and written bytes of y[i] += a x[i] on large arrays
 };
 Peak measure_peak();
+double sum_once(const Tensor& x);  // reads an f32 tensor with every thread, as fast as it goes
 std::string text(const Peak& peak);
 
 }  // namespace tapestry::command
