@@ -273,16 +273,19 @@ struct Grid {
   std::int64_t rows, columns;  // of one part
 };
 
-// The cheapest grid of at most `threads` parts, counting that every part packs its own operands.
+// The cheapest grid of at most `threads` parts, counting that every part packs its columns of b, and reads (or packs)
+// its rows of a once for each panel.
 template <class T>
 Grid choose_grid(const Gemm<T>& g, std::int64_t threads) {
-  constexpr std::int64_t kPacking = 8;  // an element packed costs about as much as so many multiply-adds
+  constexpr std::int64_t kPacking = 8, kReading = 4;  // an element costs about as much as so many multiply-adds
   Grid best{g.m, g.n};
   std::int64_t best_cost = INT64_MAX;
   for (std::int64_t down = 1; down <= threads; ++down) {
     const Grid grid{round_up(divide_up(g.m, down), kTileRows),
                     round_up(divide_up(g.n, threads / down), kTileColumns<T>)};
-    const std::int64_t cost = grid.rows * grid.columns + kPacking * (grid.columns + (g.transpose_a ? grid.rows : 0));
+    const std::int64_t from_a = grid.rows * divide_up(grid.columns, kPanelColumns<T>);
+    const std::int64_t cost =
+        grid.rows * grid.columns + kPacking * grid.columns + (g.transpose_a ? kPacking : kReading) * from_a;
     if (cost < best_cost) {
       best = grid;
       best_cost = cost;
