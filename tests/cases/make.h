@@ -58,6 +58,18 @@ inline Tensor away_from_zero(const Shape& shape, std::uint64_t stream = 0) {
   for (std::int64_t i = 0; i < t.numel(); ++i) x[i] += x[i] < 0 ? -0.2 : 0.2;
   return t;
 }
+// Numbers far enough apart that a step of finite differences does not change their order.
+inline Tensor distinct(const Shape& shape) {
+  Tensor t = empty(shape, DType::f64);
+  double* x = t.mutable_data<double>();
+  const RandomKey key = case_key(14, 0);
+  for (std::int64_t i = 0, n = t.numel(); i < n; ++i) {  // a shuffle, built up element by element
+    const std::int64_t j = key.below(i, i + 1);
+    x[i] = x[j];
+    x[j] = 4.0 * static_cast<double>(i) / static_cast<double>(n) - 2;
+  }
+  return t;
+}
 // Integers in [0, bound), as i32 or i64.
 inline Tensor ids(const Shape& shape, std::int64_t bound, std::uint64_t stream = 0, DType dtype = DType::i32) {
   const RandomKey key = case_key(13, stream);

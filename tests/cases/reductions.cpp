@@ -11,18 +11,6 @@ std::string axes_text(const Axes& axes, bool keepdim) {
   return text + (keepdim ? " keepdim" : "");
 }
 
-// Numbers far enough apart that a step of finite differences does not change their order.
-Tensor distinct(const Shape& shape) {
-  Tensor t = empty(shape, DType::f64);
-  double* x = t.mutable_data<double>();
-  const RandomKey key = case_key(14, 0);
-  for (std::int64_t i = 0, n = t.numel(); i < n; ++i) {  // a shuffle, built up element by element
-    const std::int64_t j = key.below(i, i + 1);
-    x[i] = x[j];
-    x[j] = 4.0 * static_cast<double>(i) / static_cast<double>(n) - 2;
-  }
-  return t;
-}
 // Of either sign and size 0.9 to 1.1, so that long products stay in range.
 Tensor near_one(const Shape& shape) {
   Tensor t = uniform(shape, -0.1, 0.1);
