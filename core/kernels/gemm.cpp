@@ -58,7 +58,6 @@ Gemm<T> terms(Gemm<T> g, std::int64_t p0, std::int64_t k) {
   g.a += g.transpose_a ? p0 * g.lda : p0;
   g.b += g.transpose_b ? p0 : p0 * g.ldb;
   g.add = g.add || p0 > 0;
-  if (p0 > 0) g.residual = nullptr;
   if (p0 + k < g.k) g.bias = g.gelu = nullptr;
   g.k = k;
   return g;
