@@ -17,6 +17,13 @@ DType dtype_from_name(std::string_view);  // throws for an unknown name
 inline std::string to_text(DType dtype) { return std::string(name_of(dtype)); }
 
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bf16; }
+constexpr bool is_16bit(DType dtype) { return dtype == DType::f16 || dtype == DType::bf16; }
+// The type that holds sums of both without loss of range: the wider one, and f32 for f16 with bf16.
+constexpr DType promote(DType a, DType b) {
+  if (a == b) return a;
+  if (is_16bit(a) && is_16bit(b)) return DType::f32;
+  return a == DType::f64 || b == DType::f64 ? DType::f64 : DType::f32;
+}
 // The type in which statistics and sums over elements of `dtype` are kept: f64 for f64, else f32.
 constexpr DType accumulate_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 

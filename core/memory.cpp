@@ -184,7 +184,6 @@ Storage::Storage(std::int64_t bytes, Device device) {
     block = pool().take(size_class);
   }
   block->references.store(1, std::memory_order_relaxed);
-  block->version.store(0, std::memory_order_relaxed);
   block->bytes = bytes;
   block->writer = "";
   block->owner = thread_ended ? nullptr : &thread_cache;

@@ -79,7 +79,8 @@ class Storage {
   Device device() const { return block_->device; }
   bool shared() const { return block_->references.load(std::memory_order_acquire) > 1; }
 
-  // Counts writes; a value saved for backward remembers it to notice a later change.
+  // Counts writes, also over successive owners of the memory; a value saved for backward and a converted copy remember
+  // it to notice a later change.
   std::uint32_t version() const { return block_->version.load(std::memory_order_relaxed); }
   const char* last_writer() const { return block_->writer; }
   void raise_version() const {

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/grad.h"
+#include "core/kernels/widen.h"
 #include "core/tensor.h"
 
 // Marks a formula that is compiled for the CPU and for CUDA.
@@ -15,17 +16,25 @@
 #define TAP_HD
 #endif
 
-// TAP_KERNEL(name, parameters...): declares the twins. Outputs are Tensor& or Grad, inputs const Tensor&.
-#define TAP_KERNEL(name, ...) \
-  namespace cpu {             \
-  void name(__VA_ARGS__);     \
-  }                           \
-  namespace gpu {             \
-  void name(__VA_ARGS__);     \
+// TAP_KERNEL(name, parameters...): declares the twins. Outputs are Tensor& or Grad, inputs const Tensor&. The CPU code
+// knows f32 and f64 only: TAP_DISPATCH hands it f32 copies of what is f16 or bf16 and rounds the results once.
+#define TAP_KERNEL(name, ...) TAP_DECLARE_KERNEL(name, false, __VA_ARGS__)
+
+// The same for CPU code that reads and writes f16 and bf16 itself, computing in f32: for what must be fast.
+#define TAP_KERNEL_16BIT(name, ...) TAP_DECLARE_KERNEL(name, true, __VA_ARGS__)
+
+#define TAP_DECLARE_KERNEL(name, knows_16bit, ...)        \
+  inline constexpr bool name##_knows_16bit = knows_16bit; \
+  namespace cpu {                                         \
+  void name(__VA_ARGS__);                                 \
+  }                                                       \
+  namespace gpu {                                         \
+  void name(__VA_ARGS__);                                 \
   }
 
 // For what has no sensible GPU form: calling it with GPU tensors throws.
 #define TAP_KERNEL_CPU(name, ...)                                                   \
+  inline constexpr bool name##_knows_16bit = false;                                 \
   namespace cpu {                                                                   \
   void name(__VA_ARGS__);                                                           \
   }                                                                                 \
@@ -40,7 +49,11 @@
 #define TAP_DISPATCH(name, ...)                                                         \
   [&](auto&&... args) {                                                                 \
     if (::tapestry::detail::common_device(#name, args...) == ::tapestry::Device::cpu) { \
-      cpu::name(args...);                                                               \
+      if constexpr (name##_knows_16bit) {                                               \
+        cpu::name(args...);                                                             \
+      } else {                                                                          \
+        ::tapestry::detail::call_widened(&cpu::name, args...);                          \
+      }                                                                                 \
     } else if constexpr (::tapestry::kHasGpu) {                                         \
       gpu::name(args...);                                                               \
     } else {                                                                            \
