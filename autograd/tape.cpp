@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "autograd/checkpoint.h"
+#include "autograd/monitor.h"
 #include "autograd/profile.h"
 #include "core/kernels/strided_copy.h"
 
@@ -43,6 +44,7 @@ struct Record {
   std::uint32_t first_input, input_count;
   NodeId first_output;
   std::uint32_t output_count;
+  std::uint32_t note;  // of the Monitor that watched, or 0
 };
 
 // Where the gradient of one node is gathered: in the slot itself, in a Parameter's own, or where an outer tape has it.
@@ -81,6 +83,7 @@ struct TapeMemory {
   std::vector<Grad> grads;
   std::vector<GradSlot> scratch;
   std::vector<std::uint8_t> writes;
+  std::vector<Monitor::Input> watched;
 
   void drop_closures() noexcept {
     for (auto r = records.rbegin(); r != records.rend(); ++r)
@@ -123,6 +126,18 @@ TapeMemory& acquire_memory() {
   memories.push_back(std::make_unique<TapeMemory>());
   memories.back()->in_use = true;
   return *memories.back();
+}
+
+// What a Monitor sees of a record's inputs: value(i), and where it comes from.
+template <class F>
+std::span<const Monitor::Input> watch_inputs(TapeMemory& m, const Record& r, F value) {
+  m.watched.clear();
+  for (std::uint32_t i = 0; i < r.input_count; ++i) {
+    const NodeId id = m.inputs[r.first_input + i];
+    const Node& node = m.nodes[id];
+    m.watched.push_back({value(i), node.parameter.get(), id != 0 && !node.parameter && !node.watched});
+  }
+  return m.watched;
 }
 
 std::atomic<std::uint64_t> epochs{0};
@@ -239,7 +254,11 @@ void Tape::push(const char* op, std::span<const Tensor> outputs, const Var* cons
   }
   closure.move_to(closure.object, place);
   m.records.push_back({op, place, closure.run, closure.drop, first_input, static_cast<std::uint32_t>(input_count),
-                       first_output, static_cast<std::uint32_t>(outputs.size())});
+                       first_output, static_cast<std::uint32_t>(outputs.size()), 0});
+  if (Monitor* monitor = Monitor::current()) [[unlikely]] {
+    const auto watched = watch_inputs(m, m.records.back(), [&](std::size_t i) { return &inputs[i]->value(); });
+    m.records.back().note = monitor->forward(op, outputs, watched, !outer_ && m.records.size() == 1);
+  }
   if (Profile* profile = Profile::current()) [[unlikely]]
     profile->count(op, false);
 }
@@ -331,6 +350,7 @@ void finish_grads(TapeMemory& m, const Record& r) {
 void Tape::run_records() {
   TapeMemory& m = memory_;
   Profile* const profile = Profile::current();
+  Monitor* const monitor = Monitor::current();
   for (std::size_t i = m.records.size(); i-- > 0;) {
     Record& r = m.records[i];
     m.dys.resize(r.output_count);
@@ -345,9 +365,15 @@ void Tape::run_records() {
         if (!m.hooks.empty()) run_hooks(m, r.first_output + o, m.dys[o]);
       }
       if (reached) {
+        const std::size_t mark = monitor ? monitor->before_backward(r.note, r.op, m.dys) : 0;
         prepare_grads(m, r);
         r.run(r.closure, m.dys, m.grads);
         finish_grads(m, r);
+        if (monitor) [[unlikely]]
+          monitor->after_backward(r.note, mark, r.op, watch_inputs(m, r, [&](std::size_t input) -> const Tensor* {
+                                    const NodeId id = m.inputs[r.first_input + input];
+                                    return id == 0 ? nullptr : &m.nodes[id].slot().tensor;
+                                  }));
       }
       if (profile) [[unlikely]]
         profile->count(r.op, true);
@@ -356,6 +382,10 @@ void Tape::run_records() {
     }
     r.drop(std::exchange(r.closure, nullptr));  // frees what the record saved before the next one runs
     m.dys.clear();
+  }
+  if (monitor && !outer_) {
+    for (const Node& node : m.nodes)
+      if (node.parameter && node.parameter->grad.set) monitor->parameter_gradient(*node.parameter);
   }
   if (m.hooks.empty()) return;
   for (NodeId node = 1; node < m.nodes.size(); ++node) {

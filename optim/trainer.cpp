@@ -109,6 +109,15 @@ void Trainer::micro_step() {
   ++micro_step_;
 }
 
+void Trainer::replay_step() {
+  TAP_CHECK(window_.micro_steps == 0 && micro_step_ >= options_.accumulate,
+            "Trainer: replay_step needs a step that is done, and no open window");
+  micro_step_ -= options_.accumulate;
+  while (window_.micro_steps < options_.accumulate) micro_step();
+  window_ = {};
+  optimizer_.zero_grad();
+}
+
 double Trainer::next_weight() {
   if (!functions_.valid_tokens) return 1 / static_cast<double>(options_.accumulate);
   auto count = [&](std::int64_t micro_step) {

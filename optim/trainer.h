@@ -60,6 +60,9 @@ class Trainer {
   // If micro_loss throws, the window stays open and the next call goes on with it; if backward throws, it starts anew.
   StepInfo step();
   void micro_step();  // only one micro-batch of the open window
+  // The micro-batches of the step before once more, with the same random numbers and the weights of now, to look closer
+  // at a step that was skipped. No update; the gradients are unset afterwards.
+  void replay_step();
   // Safe in a signal handler: run() saves nothing and returns after the current step.
   void interrupt() { interrupted_ = true; }
   std::int64_t current_step() const { return step_; }

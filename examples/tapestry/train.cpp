@@ -15,6 +15,7 @@
 #include "core/parallel.h"
 #include "layers/models/generate.h"
 #include "metrics_log.h"
+#include "monitoring.h"
 #include "optim/trainer.h"
 #include "progress.h"
 #include "train_options.h"
@@ -155,7 +156,17 @@ class Run {
       print_line(fmt::format("step {} is the end already; a higher --max_iters trains on", trainer_.current_step()));
       return Trainer::Stop::finished;
     }
-    const Trainer::Stop stop = trainer_.run();
+    monitoring_.emplace(o_, model_, [this](const std::string& text) { progress_->line(text); });
+    Trainer::Stop stop;
+    try {
+      stop = trainer_.run();
+    } catch (...) {
+      monitoring_->finish();
+      progress_->finish();
+      throw;
+    }
+    monitoring_->finish();
+    monitoring_.reset();
     progress_->finish();
     return stop;
   }
@@ -200,6 +211,7 @@ class Run {
 
   void on_step(const StepInfo& info) {
     progress_->step(info.step, info.loss, info.lr, info.tokens, info.seconds);
+    monitoring_->on_step(info, trainer_);
     if (info.skipped) progress_->line(fmt::format("step {}: the gradient is not finite; step skipped", info.step));
     if (info.step % o_.log_interval != 0 && info.step != o_.max_iters) return;
     metrics_->train(info.step, info.loss, info.lr, info.grad_norm, static_cast<double>(info.tokens) / info.seconds,
@@ -310,6 +322,7 @@ class Run {
   Trainer trainer_;
   std::optional<Progress> progress_;
   std::optional<MetricsLog> metrics_;
+  std::optional<Monitoring> monitoring_;
   double val_loss_ = 0;
 };
 

@@ -44,6 +44,12 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("time_budget", o.time_budget, "stop early after 120s, 2m or 1h; 0 means no limit");
   options.add("eval_interval", o.eval_interval, "steps between evaluations", at_least(1));
   options.add("eval_iters", o.eval_iters, "batches of an evaluation (at least 100 at the end)", at_least(1));
+  options.add(
+      "monitor", o.monitor,
+      "overflow: the op that first gave NaN or inf in a step; headroom or headroom:EVERY (steps): a table of the "
+      "largest values against the limit of their type; or none");
+  options.add_flag("detect_nan", o.detect_nan,
+                   "stop at a step that is not finite, and name the first op that gave NaN or inf, with its operands");
   options.add("log_interval", o.log_interval, "steps between log lines", at_least(1));
   options.add("sample_tokens", o.sample_tokens, "tokens of the sample at an evaluation; 0 means none", at_least(0));
 }
@@ -52,11 +58,26 @@ void check(const TrainOptions& o) {
   if (o.min_lr > o.learning_rate)
     throw UsageError(fmt::format("--min_lr must be at most --learning_rate, {}, not {}", o.learning_rate, o.min_lr));
   parse_duration("time_budget", o.time_budget);
+  parse_monitor(o.monitor);
   try {
     model_config(o, 1).check();
   } catch (const Error& e) {
     throw UsageError(e.what());
   }
+}
+
+MonitorChoice parse_monitor(const std::string& text) {
+  if (text == "none") return {};
+  if (text == "overflow") return {.overflow = true};
+  const std::string word = "headroom", every = text.substr(std::min(text.size(), word.size()));
+  const bool is_number = every.size() > 1 && every.size() < 18 && every[0] == ':' &&
+                         every.find_first_not_of("0123456789", 1) == std::string::npos;
+  if (text.rfind(word, 0) == 0 && (every.empty() || is_number)) {
+    const std::int64_t steps = every.empty() ? 0 : std::stoll(every.substr(1));
+    if (every.empty() || steps > 0) return {.headroom = true, .every = steps};
+  }
+  throw UsageError("--monitor must be none, overflow, headroom or headroom:EVERY with a number of steps, not '" + text +
+                   "'");
 }
 
 void check_memory(const GptConfig& c, int copies, double tokens) {
@@ -103,7 +124,7 @@ void take_over(const std::map<std::string, std::string>& stored, const Options& 
   constexpr const char* kFixed[] = {"n_layer",    "n_head",    "n_embd", "head_dim",
                                     "block_size", "bias",      "norm",   "activation",
                                     "batch_size", "tokenizer", "seed",   "gradient_accumulation_steps"};
-  constexpr const char* kOfThisCall[] = {"out_dir", "resume", "config", "time_budget"};
+  constexpr const char* kOfThisCall[] = {"out_dir", "resume", "config", "time_budget", "monitor", "detect_nan"};
   const auto is_in = [](const auto& list, const std::string& name) {
     return std::find(std::begin(list), std::end(list), name) != std::end(list);
   };

@@ -24,6 +24,8 @@ struct TrainOptions {
   std::uint64_t seed = 1337;
   int threads = 0;
   std::string time_budget = "0";
+  std::string monitor = "none";
+  bool detect_nan = false;
 
   std::string checkpoint() const { return out_dir + "/checkpoint.h5"; }
 };
@@ -32,6 +34,12 @@ struct TrainOptions {
 void add_options(Options& options, TrainOptions& o);
 // That the values fit each other, such as the heads and the width; throws UsageError naming the option.
 void check(const TrainOptions& o);
+// --monitor in parts; throws UsageError for any other text.
+struct MonitorChoice {
+  bool overflow = false, headroom = false;
+  std::int64_t every = 0;  // steps; 0: one table at the end
+};
+MonitorChoice parse_monitor(const std::string& text);
 // Throws if this machine's memory cannot hold so many copies of the model's parameters (4 in training: value, gradient,
 // two moments) and the activations of a batch of `tokens`.
 void check_memory(const GptConfig& config, int copies, double tokens);
