@@ -226,3 +226,52 @@ TEST_CASE("output that cannot be written does not end the training") {
   CHECK(ended.code == 0);
   CHECK(std::filesystem::exists(place.path("out/checkpoint.h5")));
 }
+
+TEST_CASE("--detect_nan stops at a step that is not finite and names the op where it began, with its operands") {
+  Workplace place;
+  const Words diverging = {"--learning_rate", "1e30", "--min_lr", "0", "--dropout", "0.1", "--detect_nan"};
+  const Ended ended = run(place.train("out", diverging + Words{"--gradient_accumulation_steps", "2"}));
+  CAPTURE(ended.err);
+  CHECK(ended.code == 1);
+  CHECK(lines_of(ended.err).size() == 1);
+  CHECK(ended.err.rfind("tapestry: step 2: the loss is nan and the gradient norm nan; NaN or inf begins in linear at "
+                        "blocks.0.attention.qkv: output 0 f32 [2, 8, 48] ",
+                        0) == 0);
+  CHECK(contains(ended.err, ", first "));
+  CHECK(contains(ended.err, "; input 1 (blocks.0.attention.qkv.weight) f32 [16, 48] from -"));
+  CHECK(!std::filesystem::exists(place.path("out/checkpoint.h5")));
+
+  const Ended fine = run(place.train("fine", {"--detect_nan"})), plain = run(place.train("plain"));
+  CHECK(fine.code == 0);
+  CHECK(field(fine.out, "weights_hash") == field(plain.out, "weights_hash"));
+}
+
+TEST_CASE("--monitor: a line for each step that overflows, tables, and the same weights") {
+  Workplace place;
+  const Ended overflow = run(place.train("out", {"--learning_rate", "1e30", "--monitor", "overflow"}));
+  CHECK(overflow.code == 1);
+  CHECK(contains(overflow.err, "10 steps in a row"));
+  CHECK(!contains(overflow.out, "step 1: "));
+  CHECK(contains(overflow.out, "\nstep 2: linear at blocks.0.attention.qkv: output 0 f32 [2, 8, 48] "));
+  CHECK(contains(overflow.out, "\nstep 3: linear at blocks.0.attention.qkv: "));
+  CHECK(contains(overflow.out, "\ntensors with NaN or inf"));
+  CHECK(contains(overflow.out, "\ngradient of blocks.0.mlp.up.weight "));
+
+  const Ended headroom = run(place.train("table", {"--monitor", "headroom:8"})), plain = run(place.train("plain"));
+  CHECK(headroom.code == 0);
+  CHECK(field(headroom.out, "weights_hash") == field(plain.out, "weights_hash"));
+  int tables = 0;
+  for (const std::string& line : lines_of(headroom.out)) tables += line.rfind("headroom ", 0) == 0;
+  CHECK(tables == 3);  // after 8, 16 and 20 steps
+  CHECK(contains(headroom.out, "\nlayernorm at blocks.0.norm1 "));
+  // The next part of a run decides anew what it watches.
+  const Ended resumed = run({"train", "--resume", "--out_dir", place.path("table"), "--max_iters", "22"});
+  CHECK(!contains(resumed.out, "headroom"));
+  CHECK(contains(run(place.train("quiet", {"--monitor", "overflow"})).out, "\nmonitor: no tensor had NaN or inf\n"));
+
+  for (const std::string wrong : {"", "headroom:", "headroom:0", "headroom:x", "headrooms", "overflow:3"}) {
+    const Ended refused = run(place.train("wrong", {"--monitor=" + wrong}));
+    CHECK(refused.code == 2);
+    CHECK(contains(refused.err, "--monitor must be none, overflow, headroom or headroom:EVERY"));
+  }
+}
