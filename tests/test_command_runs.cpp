@@ -272,6 +272,6 @@ TEST_CASE("--monitor: a line for each step that overflows, tables, and the same 
   for (const std::string wrong : {"", "headroom:", "headroom:0", "headroom:x", "headrooms", "overflow:3"}) {
     const Ended refused = run(place.train("wrong", {"--monitor=" + wrong}));
     CHECK(refused.code == 2);
-    CHECK(contains(refused.err, "--monitor must be none, overflow, headroom or headroom:EVERY"));
+    CHECK(contains(refused.err, "--monitor must be none, overflow, headroom or headroom:STEPS, not '"));
   }
 }

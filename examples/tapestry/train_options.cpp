@@ -44,14 +44,10 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("time_budget", o.time_budget, "stop early after 120s, 2m or 1h; 0 means no limit");
   options.add("eval_interval", o.eval_interval, "steps between evaluations", at_least(1));
   options.add("eval_iters", o.eval_iters, "batches of an evaluation (at least 100 at the end)", at_least(1));
-  options.add(
-      "monitor", o.monitor,
-      "overflow: the op that first gave NaN or inf in a step; headroom or headroom:EVERY (steps): a table of the "
-      "largest values against the limit of their type; or none");
-  options.add_flag("detect_nan", o.detect_nan,
-                   "stop at a step that is not finite, and name the first op that gave NaN or inf, with its operands");
   options.add("log_interval", o.log_interval, "steps between log lines", at_least(1));
   options.add("sample_tokens", o.sample_tokens, "tokens of the sample at an evaluation; 0 means none", at_least(0));
+  options.add("monitor", o.monitor, "watches every op: none, overflow, headroom or headroom:STEPS");
+  options.add_flag("detect_nan", o.detect_nan, "stop at NaN or inf and name the op where it began");
 }
 
 void check(const TrainOptions& o) {
@@ -76,8 +72,7 @@ MonitorChoice parse_monitor(const std::string& text) {
     const std::int64_t steps = every.empty() ? 0 : std::stoll(every.substr(1));
     if (every.empty() || steps > 0) return {.headroom = true, .every = steps};
   }
-  throw UsageError("--monitor must be none, overflow, headroom or headroom:EVERY with a number of steps, not '" + text +
-                   "'");
+  throw UsageError("--monitor must be none, overflow, headroom or headroom:STEPS, not '" + text + "'");
 }
 
 void check_memory(const GptConfig& c, int copies, double tokens) {
