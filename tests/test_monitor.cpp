@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <iostream>
 #include <limits>
+#include <optional>
 
 #include "autograd/checkpoint.h"
 #include "core/parallel.h"
@@ -285,6 +287,22 @@ TEST_CASE("f16: overflow at 65504, and headroom that is exact") {
   CHECK(monitor.first()->tensor.dtype == DType::f16);
   CHECK(monitor.first()->tensor.range.first_nonfinite == 1);
   CHECK(monitor.first()->tensor.range.first_value == -kInf);
+}
+
+TEST_CASE("what autograd/README.md shows") {
+  Model model;
+  convert(model, DType::f16);
+  model.body.up.weight.assign(tensor({1, 0, 0.5, 0, 1, 0}, {2, 3}));
+  model.body.down.weight.assign(full({3, 2}, 0x1p-12));
+  Monitor monitor(model);
+  for (const double size : {100.0, 300.0}) {
+    Tape tape;
+    const Var x(full({4, 2}, size, DType::f16));
+    tape.backward(sum(model.body.down(square(model.body.up(x)))));
+    if (monitor.first()) std::cout << monitor.first()->text() << '\n';
+    std::cout << monitor.headroom_text();
+    CHECK(monitor.first().has_value() == (size == 300));
+  }
 }
 
 TEST_CASE("counts add up over steps; next_step looks for a first one again; clear forgets") {
