@@ -145,6 +145,29 @@ TEST_CASE("value_range: every size, against a loop, for any number of threads") 
   }
 }
 
+TEST_CASE("value_range: counts beyond 16 bits, and where the first of many lies") {
+  Tensor t = zeros({300000}, DType::f16);
+  CHECK(range_of(t).zeros == 300000);
+  t.fill(kInf);
+  CHECK(range_of(t).positive_infs == 300000);
+  CHECK(range_of(t).first_nonfinite == 0);
+}
+
+TEST_CASE("Values keep the magnitude that came closest to its type's limit") {
+  Monitor::Values values;
+  values.add(range_of(tensor({-8, 2})), DType::f32);
+  CHECK(values.largest == 8);
+  values.add(range_of(tensor({4, 2}, {2}, DType::f16)), DType::f16);
+  CHECK(values.largest == 4);
+  CHECK(values.limit == 65504);
+  values.add(range_of(tensor({1e6, kNan})), DType::f32);
+  CHECK(values.largest == 4);
+  CHECK(values.tensors == 3);
+  CHECK(values.nonfinite_tensors == 1);
+  CHECK(values.elements == 6);
+  CHECK(values.nans == 1);
+}
+
 TEST_CASE("forward: the op, its layer and the element where inf begins, with the operands") {
   Model model;
   model.body.up.weight.assign(tensor({1, 0, 0, 0, 1, 0}, {2, 3}));
@@ -311,13 +334,14 @@ TEST_CASE("counts add up over steps; next_step looks for a first one again; clea
   for (int step = 0; step < 3; ++step) {
     zero_grad(model);
     Tape tape;
-    const Var h = model.body.up(Var(full({5, 2}, step == 1 ? kInf : 1)));
-    tape.backward(sum(model.body.down(relu(h))));
+    const Var x = neg(tape.watch(full({5, 2}, step == 1 ? kInf : 1)));  // before the first layer, in each step
+    tape.backward(sum(model.body.down(relu(model.body.up(x)))));
     CHECK(monitor.first().has_value() == (step == 1));
     monitor.next_step();
     CHECK(!monitor.first());
   }
-  CHECK(monitor.rows().size() == 4 + 4);  // linear, relu, linear, sum; two weights and biases
+  CHECK(monitor.rows().size() == 5 + 4);  // neg, linear, relu, linear, sum; two weights and biases
+  CHECK(row(monitor, "neg", "").output.tensors == 3);
   const Monitor::Row up = row(monitor, "linear", "body.up");
   CHECK(up.output.tensors == 3);
   CHECK(up.output.nonfinite_tensors == 1);
