@@ -15,6 +15,7 @@
 #include "core/parallel.h"
 #include "layers/models/generate.h"
 #include "metrics_log.h"
+#include "optim/adam.h"
 #include "optim/trainer.h"
 #include "progress.h"
 #include "train_options.h"
