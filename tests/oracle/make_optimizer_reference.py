@@ -6,10 +6,10 @@ parameters and gradients, with a changing learning rate; parameter 1 has no grad
 The same versions write the same bytes. Muon's matrices are transposed around it, since a weight is [out, in] there and
 [in, out] here, and its iterations run in float64 as well: there they are rounded to bfloat16.
 
-  start/p<i>       f32, the parameters
-  grads/p<i>       f32 [50, ...]
+  start.p<i>       f32, the parameters
+  grads.p<i>       f32 [50, ...]
   rates            f64 [50], for a base rate of 1
-  <case>/<step>    f64, all parameters after that many steps, one after the other
+  <case>.<step>    f64, all parameters after that many steps, one after the other
 """
 import sys
 
@@ -42,7 +42,7 @@ CASES = {
     "adafactor": (torch.optim.Adafactor, 0.1, dict(eps=(1e-30, 1e-3))),
     "adafactor_decay": (torch.optim.Adafactor, 0.5, dict(eps=(1e-30, 1e-2), beta2_decay=-0.7, d=1.5, weight_decay=0.1)),
     "muon": (torch.optim.Muon, 0.02, dict(adjust_lr_fn="match_rms_adamw")),
-    "muon_original": (torch.optim.Muon, 0.05, dict(momentum=0.9, nesterov=False, weight_decay=0, adjust_lr_fn="original")),
+    "muon_original": (torch.optim.Muon, 0.05, dict(momentum=0.9, nesterov=False, weight_decay=0)),
 }
 
 
@@ -61,7 +61,7 @@ def run(case, start, grads, write):
             group["lr"] = base * rate(t)
         optimizer.step()
         if t + 1 in KEPT:
-            write(f"{case}/{t + 1}", np.concatenate([turned(p.detach()).numpy().ravel() for p in params.values()]))
+            write(f"{case}.{t + 1}", np.concatenate([turned(p.detach()).numpy().ravel() for p in params.values()]))
 
 
 def main(path):
@@ -74,8 +74,8 @@ def main(path):
     grads = [np.stack([(rng.normal(size=s) + 0.3) * drift[t] for t in range(STEPS)]).astype(np.float32) for s in SHAPES]
     with h5py.File(path, "w", libver=("v110", "v110")) as file:
         for i in range(len(SHAPES)):
-            file[f"start/p{i}"] = start[i]
-            file[f"grads/p{i}"] = grads[i]
+            file[f"start.p{i}"] = start[i]
+            file[f"grads.p{i}"] = grads[i]
         file["rates"] = np.array([rate(t) for t in range(STEPS)])
         for case in CASES:
             run(case, start, grads, file.__setitem__)
