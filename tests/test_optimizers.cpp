@@ -8,6 +8,7 @@
 #include "autograd/ops.h"
 #include "core/io/hdf5_file.h"
 #include "core/parallel.h"
+#include "optim/ema.h"
 #include "optim/training_state.h"
 #include "tests/allocation_counter.h"
 #include "tests/error_message.h"
@@ -469,4 +470,66 @@ TEST_CASE("wrong options name the optimizer and the option, and pack nothing") {
     CHECK(has(message_of([&] { Muon muon(one_group(list), {}, options); }), text));
     CHECK_FALSE(list[0].packed());
   }
+}
+
+TEST_CASE("Ema: the formula, warm-up, exchange, saving") {
+  std::vector<Parameter> list = make_parameters({{3, 5}, {40000}});
+  AdamW optimizer(one_group(list));
+  Ema ema(one_group(list)[0].parameters, {.decay = 0.5});
+  Ema plain(one_group(list)[0].parameters, {.decay = 0.5, .warm_up = false});
+  std::vector<double> expected = values_of(list), without = expected;
+  for (int t = 0; t < 12; ++t) {
+    random_grads(list, static_cast<std::uint64_t>(t));
+    optimizer.step({.lr = 0.1});
+    ema.update();
+    plain.update();
+    const double decay = std::min(0.5, (1.0 + t) / (10 + t));
+    const std::vector<double> now = values_of(list);
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      expected[i] = decay * expected[i] + (1 - decay) * now[i];
+      without[i] = 0.5 * without[i] + 0.5 * now[i];
+    }
+  }
+  CHECK(ema.updates() == 12);
+  double worst = 0, worst_without = 0;
+  for (std::int64_t i = 0; i < 15; ++i) {
+    worst = std::max(worst, std::abs(ema.average("p0").at(i) - expected[static_cast<std::size_t>(i)]));
+    worst_without = std::max(worst_without, std::abs(plain.average("p0").at(i) - without[static_cast<std::size_t>(i)]));
+  }
+  CHECK(worst < 1e-6);
+  CHECK(worst_without < 1e-6);
+
+  const std::vector<double> weights = values_of(list);
+  const Tensor average = ema.average("p0").clone();
+  const std::uint32_t version = list[0].version();
+  {
+    const Ema::Swap swap(ema);
+    CHECK(same_bits(list[0].value(), average));
+    CHECK(list[0].version() != version);  // no cached copy of the weights is taken for one of the average
+    CHECK(list[0].packed());
+    CHECK_THROWS_AS(ema.update(), Error);
+    CHECK_THROWS_AS(Ema::Swap{ema}, Error);
+    CHECK_THROWS_AS(ema.copy_to_model(), Error);
+  }
+  CHECK(values_of(list) == weights);
+  CHECK(same_bits(ema.average("p0"), average));
+  try {
+    const Ema::Swap swap(ema);
+    fail("evaluation");
+  } catch (const Error&) {}
+  CHECK(values_of(list) == weights);
+
+  // As buffers they are saved and come back bit for bit.
+  const TemporaryFolder folder;
+  save_training_state(folder / "ema.h5", ema, nullptr, {});
+  Ema loaded(one_group(list)[0].parameters, {.decay = 0.5});
+  load_training_state(folder / "ema.h5", loaded, nullptr);
+  CHECK(loaded.updates() == 12);
+  CHECK(same_bits(loaded.average("p1"), ema.average("p1")));
+  ema.copy_to_model();
+  CHECK(same_bits(list[0].value(), average));
+
+  CHECK_THROWS_WITH_AS(Ema(one_group(list)[0].parameters, {.decay = 1}), "Ema: decay must be in [0, 1), not 1", Error);
+  CHECK_THROWS_AS(Ema({}, {}), Error);
+  CHECK_THROWS_AS((void)ema.average("p9"), Error);
 }
