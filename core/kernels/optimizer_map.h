@@ -33,7 +33,7 @@ inline void check_range(const char* kernel, const FlatRange& range, const Tensor
 // rule(p, g, moments...) takes Vec<T>, the gradient by value and what it changes by reference. Every element goes
 // through the same vector arithmetic, the last ones too.
 template <class T, class Rule, std::size_t N>
-void map_flat(T* value, const T* grad, const std::array<T*, N>& moments, std::int64_t begin, std::int64_t end,
+void map_flat(T* value, const T* grad, const std::array<T*, N> moments, std::int64_t begin, std::int64_t end,
               const Rule rule) {
   using simd::kLanes;
   const auto at = [&](std::int64_t i, auto load, auto store) {

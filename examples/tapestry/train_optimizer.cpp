@@ -50,7 +50,7 @@ const Choice kChoices[] = {
      [](const TrainOptions& o, Parameters p) {
        return make<Adafactor>(std::move(p), AdafactorOptions{.weight_decay = o.weight_decay});
      }},
-    {"lion", 3e-4, 0.3, 0,
+    {"lion", 1e-3, 0.1, 0,
      [](const TrainOptions& o, Parameters p) {
        return make<Lion>(std::move(p), LionOptions{o.beta1, o.beta2, o.weight_decay});
      }},
@@ -58,7 +58,7 @@ const Choice kChoices[] = {
      [](const TrainOptions& o, Parameters p) {
        return make<Lamb>(std::move(p), LambOptions{o.beta1, o.beta2, 1e-6, o.weight_decay});
      }},
-    {"muon", 2e-3, 0.1, 0.95,
+    {"muon", 1e-2, 0.1, 0.95,
      [](const TrainOptions& o, Parameters p) -> std::unique_ptr<Optimizer> {
        const MuonOptions options{
            .momentum = o.momentum, .weight_decay = o.weight_decay, .beta1 = o.beta1, .beta2 = o.beta2};

@@ -254,6 +254,8 @@ int bench_optimizer(const Arguments& args) {
   row("SGD with momentum", 20, peak.write_gbs, [&] {
     cpu::sgd_update(value, grad, m, {0, kCount}, SgdStep{1e-3, 0.9, 0, 1, false, ++updates});
   });
+  row("Lion", 20, peak.write_gbs,
+      [&] { cpu::lion_update(value, grad, m, {0, kCount}, LionStep{1e-4, 0.9, 0.99, 0.1, 1}); });
   return 0;
 }
 
