@@ -33,7 +33,7 @@ RmsProp::RmsProp(std::vector<NamedParameter> parameters, const RmsPropOptions& o
 
 void RmsProp::update(const Range& range) {
   const WriterScope writer("RmsProp.step");
-  const RmspropStep step{range.lr,           options_.alpha,    options_.eps,
+  const RmsPropStep step{range.lr,           options_.alpha,    options_.eps,
                          range.weight_decay, options_.momentum, range.grad_scale};
   Tensor none;
   TAP_DISPATCH(rmsprop_update, values_, grads_, moments_[0], options_.centered ? moments_[1] : none,

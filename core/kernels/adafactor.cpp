@@ -16,13 +16,13 @@ namespace {
 
 constexpr std::int64_t kColumns = 64;  // that a thread sums at a time
 
-// What a pass over one parameter needs. A vector is one row of a matrix whose factors are 1 / sqrt(v).
+// The gradient of one parameter. A vector is one row of a matrix, with column factors 1 / sqrt(v).
 template <class T>
 struct Matrices {
   std::int64_t count, rows, columns;
   const T* grad;
   T grad_scale;
-  // A thread takes at least this many rows, or column strips, so that small parameters stay in one.
+  // A thread takes at least this many rows, so that a small parameter stays in one.
   std::int64_t row_grain() const { return std::max<std::int64_t>(1, kFlatBlock / std::max<std::int64_t>(columns, 1)); }
 };
 
@@ -85,7 +85,7 @@ void factors(const Matrices<T>& g, const T* rows, const T* columns, T* row_facto
     column_factors[c] = static_cast<T>(1 / std::sqrt(static_cast<double>(columns[c])));
 }
 
-// Calls body(matrix row, row, its column factors) for every row of u, spread over threads.
+// Calls body(row, the column factors of its matrix) for every row of u, spread over threads.
 template <class T, class Body>
 void for_rows(const Matrices<T>& g, const T* column_factors, Body&& body) {
   parallel_for(g.count * g.rows, g.row_grain(), [&](std::int64_t begin, std::int64_t end) {

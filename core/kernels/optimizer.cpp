@@ -60,8 +60,8 @@ struct AdamRule {
 };
 
 template <class T>
-struct RmspropRule {
-  explicit RmspropRule(const RmspropStep& s)
+struct RmsPropRule {
+  explicit RmsPropRule(const RmsPropStep& s)
       : lr(static_cast<T>(s.lr)),
         alpha(static_cast<T>(s.alpha)),
         rest(static_cast<T>(1 - s.alpha)),
@@ -85,8 +85,8 @@ struct RmspropRule {
   T lr, alpha, rest, eps, decay, momentum, grad_scale;
 };
 template <class T>
-struct RmspropPlain : RmspropRule<T> {
-  using RmspropRule<T>::RmspropRule;
+struct RmsPropPlain : RmsPropRule<T> {
+  using RmsPropRule<T>::RmsPropRule;
   template <class A>
   void operator()(A& p, A g, A& v) const {
     g = this->gradient(p, g, v);
@@ -94,8 +94,8 @@ struct RmspropPlain : RmspropRule<T> {
   }
 };
 template <class T>
-struct RmspropCentred : RmspropRule<T> {
-  using RmspropRule<T>::RmspropRule;
+struct RmsPropCentred : RmsPropRule<T> {
+  using RmsPropRule<T>::RmsPropRule;
   template <class A>
   void operator()(A& p, A g, A& v, A& mean) const {
     g = this->gradient(p, g, v);
@@ -103,8 +103,8 @@ struct RmspropCentred : RmspropRule<T> {
   }
 };
 template <class T>
-struct RmspropMomentum : RmspropRule<T> {
-  using RmspropRule<T>::RmspropRule;
+struct RmsPropMomentum : RmsPropRule<T> {
+  using RmsPropRule<T>::RmsPropRule;
   template <class A>
   void operator()(A& p, A g, A& v, A& velocity) const {
     g = this->gradient(p, g, v);
@@ -199,17 +199,17 @@ void adam_update(Tensor& value, const Tensor& grad, Tensor& m, Tensor& v, const 
 }
 
 void rmsprop_update(Tensor& value, const Tensor& grad, Tensor& v, Tensor& mean, Tensor& velocity,
-                    const FlatRange& range, const RmspropStep& step) {
+                    const FlatRange& range, const RmsPropStep& step) {
   TAP_CHECK(velocity || step.momentum == 0, "rmsprop_update: momentum needs a velocity buffer");
   constexpr const char* kName = "rmsprop_update";
   if (mean && velocity)
-    update_flat<RmspropMomentum>(kName, value, grad, std::array{&v, &mean, &velocity}, range, step);
+    update_flat<RmsPropMomentum>(kName, value, grad, std::array{&v, &mean, &velocity}, range, step);
   else if (velocity)
-    update_flat<RmspropMomentum>(kName, value, grad, std::array{&v, &velocity}, range, step);
+    update_flat<RmsPropMomentum>(kName, value, grad, std::array{&v, &velocity}, range, step);
   else if (mean)
-    update_flat<RmspropCentred>(kName, value, grad, std::array{&v, &mean}, range, step);
+    update_flat<RmsPropCentred>(kName, value, grad, std::array{&v, &mean}, range, step);
   else
-    update_flat<RmspropPlain>(kName, value, grad, std::array{&v}, range, step);
+    update_flat<RmsPropPlain>(kName, value, grad, std::array{&v}, range, step);
 }
 
 void adagrad_update(Tensor& value, const Tensor& grad, Tensor& sum, const FlatRange& range, const AdagradStep& step) {

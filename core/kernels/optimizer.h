@@ -34,11 +34,11 @@ TAP_KERNEL(adam_update, Tensor& value, const Tensor& grad, Tensor& m, Tensor& v,
 // g = grad_scale grad + weight_decay p;  v = alpha v + (1 - alpha) g^2;  u = g / (sqrt(v) + eps), where a `mean` is
 // given with mean = alpha mean + (1 - alpha) g and v - mean^2 in the root;  p -= lr u, where a `velocity` is given with
 // velocity = momentum velocity + u in place of u. `mean` and `velocity` may be empty handles.
-struct RmspropStep {
+struct RmsPropStep {
   double lr, alpha, eps, weight_decay, momentum, grad_scale;
 };
 TAP_KERNEL(rmsprop_update, Tensor& value, const Tensor& grad, Tensor& v, Tensor& mean, Tensor& velocity,
-           const FlatRange& range, const RmspropStep& step)
+           const FlatRange& range, const RmsPropStep& step)
 
 // g = grad_scale grad + weight_decay p;  sum += g^2, from `initial` at first;  p -= lr g / (sqrt(sum) + eps).
 struct AdagradStep {
