@@ -14,6 +14,12 @@ constexpr std::int64_t kMaxSkipped = 10;
 
 bool finite_and_not_negative(double value) { return std::isfinite(value) && value >= 0; }
 
+// The elements that a segment of `numel` takes up.
+std::int64_t padded(std::int64_t numel, DType dtype) {
+  const std::int64_t unit = kSegmentBytes / size_of(dtype);
+  return (numel + unit - 1) / unit * unit;
+}
+
 }  // namespace
 
 std::vector<ParameterGroup> decay_matrices_only(std::vector<NamedParameter> parameters) {
@@ -26,9 +32,10 @@ std::vector<ParameterGroup> decay_matrices_only(std::vector<NamedParameter> para
   return groups;
 }
 
-Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> moment_names, double weight_decay)
-    : moment_names_(std::move(moment_names)) {
+Optimizer::Optimizer(std::vector<ParameterGroup> groups, std::vector<Moment> moments, double weight_decay) {
   pack(plan(groups, weight_decay));
+  for (const Moment& moment : moments) add_moment(moment);
+  attach();
 }
 
 // Checks everything and lays out the segments; no parameter is touched yet. Returns the size of a buffer.
@@ -51,8 +58,7 @@ std::int64_t Optimizer::plan(std::vector<ParameterGroup>& groups, double weight_
       TAP_CHECK(value.dtype() == first.dtype() && value.device() == first.device(), "optimizer: ", p.name, " is ",
                 value.dtype(), " on ", value.device(), ", but the others are ", first.dtype(), " on ", first.device());
       segments_.push_back({std::move(p.name), state, offset, value.numel(), 0, groups[g].lr_scale, decay, g});
-      const std::int64_t unit = kSegmentBytes / size_of(value.dtype());
-      offset += (value.numel() + unit - 1) / unit * unit;
+      offset += padded(value.numel(), value.dtype());
     }
   }
   TAP_CHECK(!segments_.empty(), "optimizer: there is no parameter to train");
@@ -61,7 +67,7 @@ std::int64_t Optimizer::plan(std::vector<ParameterGroup>& groups, double weight_
   return offset;
 }
 
-// Copies values and gradients into the buffers and points the parameters there. The memory that the values had goes
+// Copies the values into their buffer and points the parameters there. The memory that the values had goes
 // back to the system before there are gradients and moments, so that the peak is that of training.
 void Optimizer::pack(std::int64_t size) {
   const DType dtype = segments_.front().state->value.dtype();
@@ -78,7 +84,10 @@ void Optimizer::pack(std::int64_t size) {
   }
   trim_memory();
   grads_ = flat(MemoryCategory::gradients);
-  for (std::size_t i = 0; i < moment_names_.size(); ++i) moments_.push_back(flat(MemoryCategory::optimizer));
+}
+
+// Takes over the gradients and makes this the owner: the last step of construction, since none that fails may own.
+void Optimizer::attach() {
   for (Segment& s : segments_) {
     Tensor grad = view(grads_, s);
     if (s.state->grad.set) grad.copy_from(s.state->grad.tensor);
@@ -86,6 +95,25 @@ void Optimizer::pack(std::int64_t size) {
     s.state->grad.pinned = true;
     s.state->pack = this;
   }
+}
+
+void Optimizer::add_moment(const Moment& moment) {
+  std::vector<std::optional<Shape>> shapes;
+  std::vector<std::int64_t> offsets;
+  std::int64_t size = 0;
+  for (const Segment& s : segments_) {
+    const Shape& own = s.state->value.shape();
+    shapes.push_back(moment.shape ? moment.shape(own, s.group) : own);
+    offsets.push_back(size);
+    if (shapes.back()) size += padded(shapes.back()->numel(), values_.dtype());
+  }
+  const MemoryScope scope(MemoryCategory::optimizer);
+  const Tensor flat = zeros({size}, values_.dtype(), values_.device());
+  for (std::size_t i = 0; i < segments_.size(); ++i)
+    segments_[i].moments.push_back(
+        shapes[i] ? Tensor(flat.storage(), offsets[i] * size_of(flat.dtype()), *shapes[i], flat.dtype()) : Tensor());
+  moments_.push_back(flat);
+  moment_names_.push_back(moment.name);
 }
 
 Optimizer::~Optimizer() {
@@ -134,12 +162,13 @@ StepReport Optimizer::step(const StepOptions& options) {
 void Optimizer::collect_ranges(double lr) {
   ranges_.clear();
   const Segment* previous = nullptr;
-  for (const Segment& s : segments_) {
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& s = segments_[i];
     if (s.state->grad.set) {
-      if (previous && previous->group == s.group && previous->updates == s.updates)
-        ranges_.back().end = s.offset + s.numel;
-      else
-        ranges_.push_back({{s.offset, s.offset + s.numel}, s.updates + 1, lr * s.lr_scale, s.weight_decay, 1});
+      if (!previous || previous->group != s.group || previous->updates != s.updates)
+        ranges_.push_back({{s.offset, 0}, s.updates + 1, lr * s.lr_scale, s.weight_decay, 1, i, i});
+      ranges_.back().end = s.offset + s.numel;
+      ranges_.back().last = i + 1;
     }
     previous = s.state->grad.set ? &s : nullptr;
   }
@@ -170,7 +199,8 @@ void Optimizer::count_skipped(double norm, double loss) {
 std::vector<Optimizer::NamedState> Optimizer::state() const {
   std::vector<NamedState> result;
   for (std::size_t m = 0; m < moments_.size(); ++m)
-    for (const Segment& s : segments_) result.push_back({text_of(moment_names_[m], "/", s.name), view(moments_[m], s)});
+    for (const Segment& s : segments_)
+      if (s.moments[m]) result.push_back({text_of(moment_names_[m], "/", s.name), s.moments[m]});
   return result;
 }
 
@@ -186,52 +216,6 @@ void Optimizer::set_counters(const Counters& counters) {
   for (Segment& s : segments_) s.updates = counters.updates.at(s.name);
   steps_ = counters.steps;
   skipped_in_a_row_ = counters.skipped_in_a_row;
-}
-
-namespace {
-
-void check_unit(const char* what, double value) {
-  TAP_CHECK(value >= 0 && value < 1, what, " must be in [0, 1), not ", value);
-}
-
-}  // namespace
-
-Sgd::Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options)
-    : Optimizer(std::move(groups),
-                options.momentum == 0 ? std::vector<std::string>{} : std::vector<std::string>{"velocity"},
-                options.weight_decay),
-      options_(options) {
-  TAP_CHECK(finite_and_not_negative(options.momentum), "Sgd: momentum must be finite and at least 0, not ",
-            options.momentum);
-  TAP_CHECK(!options.nesterov || options.momentum > 0, "Sgd: nesterov needs a momentum above 0");
-}
-Sgd::Sgd(std::vector<NamedParameter> parameters, const SgdOptions& options)
-    : Sgd(decay_matrices_only(std::move(parameters)), options) {}
-
-void Sgd::update(const Range& range) {
-  const WriterScope writer("Sgd.step");
-  const SgdStep step{range.lr,         options_.momentum, range.weight_decay,
-                     range.grad_scale, options_.nesterov, range.updates};
-  Tensor none;
-  TAP_DISPATCH(sgd_update, values_, grads_, moments_.empty() ? none : moments_[0], range, step);
-}
-
-AdamW::AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options)
-    : Optimizer(std::move(groups), {"m", "v"}, options.weight_decay), options_(options) {
-  check_unit("AdamW: beta1", options.beta1);
-  check_unit("AdamW: beta2", options.beta2);
-  // Below it eps is 0 in f32, and a parameter whose gradient is 0 would become NaN.
-  TAP_CHECK(std::isfinite(options.eps) && options.eps >= 1e-37, "AdamW: eps must be finite and at least 1e-37, not ",
-            options.eps);
-}
-AdamW::AdamW(std::vector<NamedParameter> parameters, const AdamWOptions& options)
-    : AdamW(decay_matrices_only(std::move(parameters)), options) {}
-
-void AdamW::update(const Range& range) {
-  const WriterScope writer("AdamW.step");
-  const AdamWStep step{range.lr,           options_.beta1,   options_.beta2, options_.eps,
-                       range.weight_decay, range.grad_scale, range.updates};
-  TAP_DISPATCH(adamw_update, values_, grads_, moments_[0], moments_[1], range, step);
 }
 
 }  // namespace tapestry

@@ -1,11 +1,12 @@
 // Optimizers over flat buffers. The values, gradients and moments of all parameters lie in one buffer each (64-byte
 // aligned segments), so norm, finite check and update are one kernel call each.
 //
-//   AdamW optimizer(parameters(model), {.weight_decay = 0.1});
+//   AdamW optimizer(parameters(model), {.weight_decay = 0.1});  // each optimizer has its header; optimizers.h has all
 //   { Tape tape; tape.backward(loss); }
 //   optimizer.step({.lr = schedule(t), .clip_norm = 1.0});
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -73,14 +74,30 @@ class Optimizer : private ParameterPack {
   struct Range : FlatRange {
     std::int64_t updates;  // that the moments have received, this one included
     double lr, weight_decay, grad_scale;
+    std::size_t first, last;  // the same elements as the parameters [first, last)
   };
 
-  // Packs the parameters and makes one zeroed buffer per moment.
-  Optimizer(std::vector<ParameterGroup> groups, std::vector<std::string> moment_names, double weight_decay);
+  // A state of every parameter, zero at first. Where it has not the parameter's shape, `shape` tells which, or that
+  // this parameter has none.
+  struct Moment {
+    std::string name;
+    std::function<std::optional<Shape>(const Shape& parameter, std::size_t group)> shape = {};
+  };
+
+  // Packs the parameters and makes one buffer per moment.
+  Optimizer(std::vector<ParameterGroup> groups, std::vector<Moment> moments, double weight_decay);
   virtual void update(const Range& range) = 0;
 
+  // Whole buffers, for what works element by element. moments_[m] lies as the values do unless it has shapes of its
+  // own.
   Tensor values_, grads_;
   std::vector<Tensor> moments_;
+
+  // One parameter, for what needs its shape. A moment that it does not have is an empty handle.
+  Tensor& value(std::size_t parameter) { return segments_[parameter].state->value; }
+  const Tensor& grad(std::size_t parameter) const { return segments_[parameter].state->grad.tensor; }
+  Tensor& moment(std::size_t m, std::size_t parameter) { return segments_[parameter].moments[m]; }
+  std::size_t group(std::size_t parameter) const { return segments_[parameter].group; }
 
  private:
   struct Segment {
@@ -90,10 +107,13 @@ class Optimizer : private ParameterPack {
     std::int64_t updates = 0;                       // that its moments have received
     double lr_scale, weight_decay;
     std::size_t group;
+    std::vector<Tensor> moments = {};  // views of the buffers
   };
 
   std::int64_t plan(std::vector<ParameterGroup>& groups, double weight_decay);
   void pack(std::int64_t size);
+  void add_moment(const Moment& moment);
+  void attach();
   void collect_ranges(double lr);
   double gradient_norm() const;
   void count_skipped(double norm, double loss);
@@ -101,42 +121,9 @@ class Optimizer : private ParameterPack {
   Tensor view(const Tensor& flat, const Segment& segment) const;
 
   std::vector<Segment> segments_;
-  std::vector<Range> ranges_;  // of the step at hand
-  std::vector<std::string> moment_names_;
+  std::vector<Range> ranges_;              // of the step at hand
+  std::vector<std::string> moment_names_;  // as moments_
   std::int64_t steps_ = 0, skipped_in_a_row_ = 0;
-};
-
-struct SgdOptions {
-  double momentum = 0;  // velocity v = momentum v + g, at first g; the rate stays outside of it, as in PyTorch
-  bool nesterov = false;
-  double weight_decay = 0;  // added to the gradient (L2)
-};
-// p -= lr v, or with nesterov p -= lr (g + momentum v).
-class Sgd : public Optimizer {
- public:
-  explicit Sgd(std::vector<ParameterGroup> groups, const SgdOptions& options = {});
-  explicit Sgd(std::vector<NamedParameter> parameters, const SgdOptions& options = {});  // decay_matrices_only
-  std::string_view name() const override { return "Sgd"; }
-
- private:
-  void update(const Range& range) override;
-  SgdOptions options_;
-};
-
-struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  double weight_decay = 0.01;  // decoupled: p -= lr * weight_decay * p
-};
-// Loshchilov & Hutter 2019: m, v moments, bias-corrected; p -= lr (mhat / (sqrt(vhat) + eps) + weight_decay p).
-class AdamW : public Optimizer {
- public:
-  explicit AdamW(std::vector<ParameterGroup> groups, const AdamWOptions& options = {});
-  explicit AdamW(std::vector<NamedParameter> parameters, const AdamWOptions& options = {});  // decay_matrices_only
-  std::string_view name() const override { return "AdamW"; }
-
- private:
-  void update(const Range& range) override;
-  AdamWOptions options_;
 };
 
 }  // namespace tapestry

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "optim/optimizer.h"
+#include "optim/optimizers.h"
 
 namespace tapestry::testing {
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "layers/models/gpt.h"
+#include "optim/adam.h"
 #include "optim/training_state.h"
 #include "tests/run_command.h"
 

@@ -47,6 +47,24 @@ Ended sample(const Workplace& place, const Words& more = {}) {
 
 }  // namespace
 
+TEST_CASE("every optimizer trains, resumes to the unbroken run's bits, and an average of weights goes along") {
+  Workplace place;
+  for (const std::string optimizer :
+       {"adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor", "lion", "lamb", "muon"}) {
+    CAPTURE(optimizer);
+    const Words options{"--optimizer", optimizer, "--ema", "0.9", "--lr_decay_iters", "12", "--eval_interval", "6"};
+    const Ended unbroken = run(place.train("unbroken", options + Words{"--max_iters", "12"}));
+    REQUIRE_MESSAGE(unbroken.code == 0, unbroken.err);
+    REQUIRE(run(place.train("out", options + Words{"--max_iters", "5"})).code == 0);
+    const Ended resumed = run({"train", "--resume", "--out_dir", place.path("out"), "--max_iters", "12"});
+    REQUIRE_MESSAGE(resumed.code == 0, resumed.err);
+    for (const std::string name : {"steps", "val_loss", "weights_hash"})
+      CHECK(field(resumed.out, name) == field(unbroken.out, name));
+  }
+  CHECK(sample(place).code == 0);
+  CHECK(run({"train", "--resume", "--out_dir", place.path("out"), "--optimizer", "sgd"}).code == 2);
+}
+
 TEST_CASE("Ctrl-C saves, says how to go on, and going on gives the unbroken run's bits") {
   Workplace place;
   const std::string folder = "it's out";

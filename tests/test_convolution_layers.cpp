@@ -4,7 +4,7 @@
 #include "layers/linear.h"
 #include "layers/sequential.h"
 #include "layers/summary.h"
-#include "optim/optimizer.h"
+#include "optim/adam.h"
 #include "tests/allocation_counter.h"
 #include "tests/error_message.h"
 #include "tests/row_testing.h"

@@ -4,7 +4,7 @@
 #include "layers/activation.h"
 #include "layers/linear.h"
 #include "layers/sequential.h"
-#include "optim/optimizer.h"
+#include "optim/adam.h"
 #include "tests/compare.h"
 
 using namespace tapestry;

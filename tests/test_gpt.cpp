@@ -3,7 +3,7 @@
 
 #include "core/parallel.h"
 #include "layers/models/gpt.h"
-#include "optim/optimizer.h"
+#include "optim/adam.h"
 #include "tests/allocation_counter.h"
 #include "tests/compare.h"
 

@@ -4,7 +4,7 @@
 
 #include "core/io/hdf5_file.h"
 #include "layers/models/gpt.h"
-#include "optim/optimizer.h"
+#include "optim/adam.h"
 #include "tests/compare.h"
 
 using namespace tapestry;

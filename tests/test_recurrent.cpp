@@ -11,7 +11,7 @@
 #include "autograd/ops.h"
 #include "core/memory.h"
 #include "core/parallel.h"
-#include "optim/optimizer.h"
+#include "optim/adam.h"
 #include "tests/allocation_counter.h"
 #include "tests/compare.h"
 

@@ -10,7 +10,9 @@
 
 #include "core/io/hdf5_file.h"
 #include "core/random.h"
+#include "optim/adam.h"
 #include "optim/run_text.h"
+#include "optim/sgd.h"
 #include "optim/training_state.h"
 #include "tests/fault_injection.h"
 

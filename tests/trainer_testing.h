@@ -10,6 +10,7 @@
 
 #include "autograd/ops.h"
 #include "core/random.h"
+#include "optim/adam.h"
 #include "optim/trainer.h"
 
 namespace tapestry::testing {

@@ -1,73 +1,173 @@
-// CPU kernels of optimizer.h. Work is cut into blocks of fixed size, so that neither a vector tail nor the order of the
-// norm's sum depends on the number of threads. Nothing is saved; the norm keeps one partial sum per block.
+// CPU kernels of optimizer.h: one rule for each optimizer, run over the buffers by map_flat. What depends on the step
+// only is computed once, in double. Nothing is saved; the norm keeps one partial sum per block.
 #include "core/kernels/optimizer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/kernels/optimizer_map.h"
+#include "core/kernels/simd_math.h"
 
 namespace tapestry::cpu {
 
 namespace {
 
-constexpr std::int64_t kBlock = 16384;
-
-// Calls body(begin, end) on runs of whole blocks that cover the range; only the last run may end inside a block.
-template <class Body>
-void for_blocks(const FlatRange& range, Body&& body) {
-  const std::int64_t blocks = (range.end - range.begin + kBlock - 1) / kBlock;
-  parallel_for(blocks, 1, [&](std::int64_t first, std::int64_t last) {
-    body(range.begin + first * kBlock, std::min(range.begin + last * kBlock, range.end));
-  });
-}
-
-void check_range(const char* kernel, const FlatRange& range, const Tensor& value, const Tensor& other) {
-  TAP_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= value.numel(), kernel, ": range [",
-            range.begin, ", ", range.end, ") must lie in [0, ", value.numel(), ")");
-  TAP_CHECK(other.numel() == value.numel(), kernel, ": the buffers hold ", value.numel(), " and ", other.numel(),
-            " elements, but must be equal");
-}
-
 template <class T>
-void adamw(T* __restrict__ value, const T* __restrict__ grad, T* __restrict__ m, T* __restrict__ v, std::int64_t begin,
-           std::int64_t end, const AdamWStep& step) {
-  const double updates = static_cast<double>(step.updates);
-  const T rate = static_cast<T>(step.lr / (1 - std::pow(step.beta1, updates)));
-  const T root_scale = static_cast<T>(1 / std::sqrt(1 - std::pow(step.beta2, updates)));
-  const T beta1 = static_cast<T>(step.beta1), rest1 = static_cast<T>(1 - step.beta1);
-  const T beta2 = static_cast<T>(step.beta2), rest2 = static_cast<T>(1 - step.beta2);
-  const T eps = static_cast<T>(step.eps), keep = static_cast<T>(1 - step.lr * step.weight_decay);
-  const T grad_scale = static_cast<T>(step.grad_scale);
-  for (std::int64_t i = begin; i < end; ++i) {
-    const T g = grad_scale * grad[i];
-    m[i] = beta1 * m[i] + rest1 * g;
-    v[i] = beta2 * v[i] + rest2 * (g * g);
-    value[i] = keep * value[i] - rate * m[i] / (std::sqrt(v[i]) * root_scale + eps);
+struct SgdRule {
+  explicit SgdRule(const SgdStep& s)
+      : lr(static_cast<T>(s.lr)),
+        decay(static_cast<T>(s.weight_decay)),
+        grad_scale(static_cast<T>(s.grad_scale)),
+        carried(static_cast<T>(s.updates == 1 ? 0 : s.momentum)),
+        from_grad(s.nesterov ? T(1) : T(0)),
+        from_velocity(s.nesterov ? static_cast<T>(s.momentum) : T(1)) {}
+
+  template <class A>
+  void operator()(A& p, A g) const {
+    p -= lr * (grad_scale * g + decay * p);
   }
-}
-
-template <class T>
-void sgd(T* __restrict__ value, const T* __restrict__ grad, std::int64_t begin, std::int64_t end, const SgdStep& step) {
-  const T lr = static_cast<T>(step.lr), decay = static_cast<T>(step.weight_decay);
-  const T grad_scale = static_cast<T>(step.grad_scale);
-  for (std::int64_t i = begin; i < end; ++i) value[i] -= lr * (grad_scale * grad[i] + decay * value[i]);
-}
-
-template <class T>
-void sgd_momentum(T* __restrict__ value, const T* __restrict__ grad, T* __restrict__ velocity, std::int64_t begin,
-                  std::int64_t end, const SgdStep& step) {
-  const T lr = static_cast<T>(step.lr), decay = static_cast<T>(step.weight_decay);
-  const T grad_scale = static_cast<T>(step.grad_scale), momentum = static_cast<T>(step.momentum);
-  const T carried = step.updates == 1 ? T(0) : momentum;
-  const T from_grad = step.nesterov ? T(1) : T(0), from_velocity = step.nesterov ? momentum : T(1);
-  for (std::int64_t i = begin; i < end; ++i) {
-    const T g = grad_scale * grad[i] + decay * value[i];
-    velocity[i] = carried * velocity[i] + g;
-    value[i] -= lr * (from_grad * g + from_velocity * velocity[i]);
+  template <class A>
+  void operator()(A& p, A g, A& velocity) const {
+    g = grad_scale * g + decay * p;
+    velocity = carried * velocity + g;
+    p -= lr * (from_grad * g + from_velocity * velocity);
   }
-}
+  T lr, decay, grad_scale, carried, from_grad, from_velocity;
+};
+
+template <class T>
+struct AdamRule {
+  explicit AdamRule(const AdamStep& s)
+      : rate(static_cast<T>(s.lr / (1 - std::pow(s.beta1, static_cast<double>(s.updates))))),
+        root_scale(static_cast<T>(1 / std::sqrt(1 - std::pow(s.beta2, static_cast<double>(s.updates))))),
+        beta1(static_cast<T>(s.beta1)),
+        rest1(static_cast<T>(1 - s.beta1)),
+        beta2(static_cast<T>(s.beta2)),
+        rest2(static_cast<T>(1 - s.beta2)),
+        eps(static_cast<T>(s.eps)),
+        grad_scale(static_cast<T>(s.grad_scale)),
+        in_grad(static_cast<T>(s.decoupled ? 0 : s.weight_decay)),
+        keep(static_cast<T>(s.decoupled ? 1 - s.lr * s.weight_decay : 1)) {}
+
+  template <class A>
+  void operator()(A& p, A g, A& m, A& v) const {
+    g = grad_scale * g + in_grad * p;
+    m = beta1 * m + rest1 * g;
+    v = beta2 * v + rest2 * (g * g);
+    p = keep * p - rate * m / (simd::sqrt(v) * root_scale + eps);
+  }
+  T rate, root_scale, beta1, rest1, beta2, rest2, eps, grad_scale, in_grad, keep;
+};
+
+template <class T>
+struct RmsPropRule {
+  explicit RmsPropRule(const RmsPropStep& s)
+      : lr(static_cast<T>(s.lr)),
+        alpha(static_cast<T>(s.alpha)),
+        rest(static_cast<T>(1 - s.alpha)),
+        eps(static_cast<T>(s.eps)),
+        decay(static_cast<T>(s.weight_decay)),
+        momentum(static_cast<T>(s.momentum)),
+        grad_scale(static_cast<T>(s.grad_scale)) {}
+
+  template <class A>
+  A gradient(A p, A g, A& v) const {
+    g = grad_scale * g + decay * p;
+    v = alpha * v + rest * (g * g);
+    return g;
+  }
+  template <class A>
+  A centred(A g, A v, A& mean) const {
+    mean = alpha * mean + rest * g;
+    const A variance = v - mean * mean;  // rounding may leave it just below 0
+    return g / (simd::sqrt(simd::select(variance < T(0), T(0), variance)) + eps);
+  }
+  T lr, alpha, rest, eps, decay, momentum, grad_scale;
+};
+template <class T>
+struct RmsPropPlain : RmsPropRule<T> {
+  using RmsPropRule<T>::RmsPropRule;
+  template <class A>
+  void operator()(A& p, A g, A& v) const {
+    g = this->gradient(p, g, v);
+    p -= this->lr * (g / (simd::sqrt(v) + this->eps));
+  }
+};
+template <class T>
+struct RmsPropCentred : RmsPropRule<T> {
+  using RmsPropRule<T>::RmsPropRule;
+  template <class A>
+  void operator()(A& p, A g, A& v, A& mean) const {
+    g = this->gradient(p, g, v);
+    p -= this->lr * this->centred(g, v, mean);
+  }
+};
+template <class T>
+struct RmsPropMomentum : RmsPropRule<T> {
+  using RmsPropRule<T>::RmsPropRule;
+  template <class A>
+  void operator()(A& p, A g, A& v, A& velocity) const {
+    g = this->gradient(p, g, v);
+    velocity = this->momentum * velocity + g / (simd::sqrt(v) + this->eps);
+    p -= this->lr * velocity;
+  }
+  template <class A>
+  void operator()(A& p, A g, A& v, A& mean, A& velocity) const {
+    g = this->gradient(p, g, v);
+    velocity = this->momentum * velocity + this->centred(g, v, mean);
+    p -= this->lr * velocity;
+  }
+};
+
+template <class T>
+struct AdagradRule {
+  explicit AdagradRule(const AdagradStep& s)
+      : lr(static_cast<T>(s.lr)),
+        eps(static_cast<T>(s.eps)),
+        start(static_cast<T>(s.updates == 1 ? s.initial : 0)),
+        decay(static_cast<T>(s.weight_decay)),
+        grad_scale(static_cast<T>(s.grad_scale)) {}
+
+  template <class A>
+  void operator()(A& p, A g, A& sum) const {
+    g = grad_scale * g + decay * p;
+    sum = (sum + start) + g * g;
+    p -= lr * (g / (simd::sqrt(sum) + eps));
+  }
+  T lr, eps, start, decay, grad_scale;
+};
+
+template <class T>
+struct LionRule {
+  explicit LionRule(const LionStep& s)
+      : lr(static_cast<T>(s.lr)),
+        beta1(static_cast<T>(s.beta1)),
+        rest1(static_cast<T>(1 - s.beta1)),
+        beta2(static_cast<T>(s.beta2)),
+        rest2(static_cast<T>(1 - s.beta2)),
+        keep(static_cast<T>(1 - s.lr * s.weight_decay)),
+        grad_scale(static_cast<T>(s.grad_scale)) {}
+
+  template <class A>
+  void operator()(A& p, A g, A& m) const {
+    g = grad_scale * g;
+    const A direction = beta1 * m + rest1 * g;
+    const A zero{};
+    p = keep * p - simd::select(direction > zero, zero + lr, simd::select(direction < zero, zero - lr, zero));
+    m = beta2 * m + rest2 * g;
+  }
+  T lr, beta1, rest1, beta2, rest2, keep, grad_scale;
+};
+
+template <class T>
+struct EmaRule {
+  explicit EmaRule(double decay) : keep(static_cast<T>(decay)), rest(static_cast<T>(1 - decay)) {}
+  template <class A>
+  void operator()(A& average, A value) const {
+    average = keep * average + rest * value;
+  }
+  T keep, rest;
+};
 
 // Sixteen running sums: enough independent chains to be bound by memory, whatever the instruction set.
 template <class T>
@@ -85,28 +185,52 @@ double block_square_sum(const T* x, std::int64_t count) {
 
 }  // namespace
 
-void adamw_update(Tensor& value, const Tensor& grad, Tensor& m, Tensor& v, const FlatRange& range,
-                  const AdamWStep& step) {
-  check_range("adamw_update", range, value, grad);
-  check_range("adamw_update", range, m, v);
-  visit_float("adamw_update", value.dtype(), [&]<class T>(TypeTag<T>) {
-    T *const p = value.mutable_data<T>(), *const first = m.mutable_data<T>(), *const second = v.mutable_data<T>();
-    const T* const g = grad.data<T>();
-    for_blocks(range, [&](std::int64_t begin, std::int64_t end) { adamw(p, g, first, second, begin, end, step); });
-  });
+void sgd_update(Tensor& value, const Tensor& grad, Tensor& velocity, const FlatRange& range, const SgdStep& step) {
+  TAP_CHECK(velocity || step.momentum == 0, "sgd_update: momentum needs a velocity buffer");
+  if (velocity)
+    update_flat<SgdRule>("sgd_update", value, grad, std::array{&velocity}, range, step);
+  else
+    update_flat<SgdRule>("sgd_update", value, grad, std::array<Tensor*, 0>{}, range, step);
 }
 
-void sgd_update(Tensor& value, const Tensor& grad, Tensor& velocity, const FlatRange& range, const SgdStep& step) {
-  check_range("sgd_update", range, value, grad);
-  if (velocity) check_range("sgd_update", range, value, velocity);
-  TAP_CHECK(velocity || step.momentum == 0, "sgd_update: momentum needs a velocity buffer");
-  visit_float("sgd_update", value.dtype(), [&]<class T>(TypeTag<T>) {
-    T* const p = value.mutable_data<T>();
-    T* const u = velocity ? velocity.mutable_data<T>() : nullptr;
-    const T* const g = grad.data<T>();
-    for_blocks(range, [&](std::int64_t begin, std::int64_t end) {
-      u ? sgd_momentum(p, g, u, begin, end, step) : sgd(p, g, begin, end, step);
-    });
+void adam_update(Tensor& value, const Tensor& grad, Tensor& m, Tensor& v, const FlatRange& range,
+                 const AdamStep& step) {
+  update_flat<AdamRule>("adam_update", value, grad, std::array{&m, &v}, range, step);
+}
+
+void rmsprop_update(Tensor& value, const Tensor& grad, Tensor& v, Tensor& mean, Tensor& velocity,
+                    const FlatRange& range, const RmsPropStep& step) {
+  TAP_CHECK(velocity || step.momentum == 0, "rmsprop_update: momentum needs a velocity buffer");
+  constexpr const char* kName = "rmsprop_update";
+  if (mean && velocity)
+    update_flat<RmsPropMomentum>(kName, value, grad, std::array{&v, &mean, &velocity}, range, step);
+  else if (velocity)
+    update_flat<RmsPropMomentum>(kName, value, grad, std::array{&v, &velocity}, range, step);
+  else if (mean)
+    update_flat<RmsPropCentred>(kName, value, grad, std::array{&v, &mean}, range, step);
+  else
+    update_flat<RmsPropPlain>(kName, value, grad, std::array{&v}, range, step);
+}
+
+void adagrad_update(Tensor& value, const Tensor& grad, Tensor& sum, const FlatRange& range, const AdagradStep& step) {
+  update_flat<AdagradRule>("adagrad_update", value, grad, std::array{&sum}, range, step);
+}
+
+void lion_update(Tensor& value, const Tensor& grad, Tensor& m, const FlatRange& range, const LionStep& step) {
+  update_flat<LionRule>("lion_update", value, grad, std::array{&m}, range, step);
+}
+
+void ema_update(Tensor& average, const Tensor& value, double decay) {
+  update_flat<EmaRule>("ema_update", average, value, std::array<Tensor*, 0>{}, {0, average.numel()}, decay);
+}
+
+void swap_elements(Tensor& a, Tensor& b) {
+  TAP_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype(), "swap_elements: ", a.shape(), " ", a.dtype(), " and ",
+            b.shape(), " ", b.dtype(), " must be equal");
+  visit_float("swap_elements", a.dtype(), [&]<class T>(TypeTag<T>) {
+    T *const x = a.mutable_data<T>(), *const y = b.mutable_data<T>();
+    for_blocks({0, a.numel()},
+               [&](std::int64_t begin, std::int64_t end) { std::swap_ranges(x + begin, x + end, y + begin); });
   });
 }
 
@@ -115,13 +239,13 @@ void square_sum(const Tensor& x, const FlatRange& range, double& sum) {
   // Grows to the largest range seen, so a steady state allocates nothing.
   thread_local std::vector<double> scratch;
   std::vector<double>& partial = scratch;
-  partial.resize(static_cast<std::size_t>((range.end - range.begin + kBlock - 1) / kBlock));
+  partial.resize(static_cast<std::size_t>((range.end - range.begin + kFlatBlock - 1) / kFlatBlock));
   visit_float("square_sum", x.dtype(), [&]<class T>(TypeTag<T>) {
     const T* const data = x.data<T>();
     for_blocks(range, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; i += kBlock)
-        partial[static_cast<std::size_t>((i - range.begin) / kBlock)] =
-            block_square_sum(data + i, std::min(kBlock, end - i));
+      for (std::int64_t i = begin; i < end; i += kFlatBlock)
+        partial[static_cast<std::size_t>((i - range.begin) / kFlatBlock)] =
+            block_square_sum(data + i, std::min(kFlatBlock, end - i));
     });
   });
   for (const double part : partial) sum += part;

@@ -8,7 +8,7 @@
 #include "core/parallel.h"
 #include "layers/models/generate.h"
 #include "optim/training_state.h"
-#include "train_options.h"
+#include "train_optimizer.h"
 
 namespace tapestry::command {
 
@@ -56,7 +56,9 @@ int sample(const Arguments& args) {
   check_memory(config, 1, static_cast<double>(config.context));
   const std::vector<std::int32_t> ids = encode_prompt(*tokenizer, prompt);
   Gpt model(config, 0);
-  load_training_state(checkpoint, model, nullptr);
+  AveragedModel averaged(model, ema_decay(run.config));
+  load_training_state(checkpoint, averaged, nullptr);
+  averaged.keep_average();
 
   fmt::print("{}", prompt);
   generate(model, ids, tokens, options, [&](std::int32_t id) {

@@ -18,7 +18,7 @@
 #include "monitoring.h"
 #include "optim/trainer.h"
 #include "progress.h"
-#include "train_options.h"
+#include "train_optimizer.h"
 
 namespace tapestry::command {
 
@@ -120,8 +120,9 @@ class Run {
         validation_(split_.validation, o_.batch_size, o_.block_size, 0),
         batch_(train_.batch(0)),
         model_(model_config_, o_.seed),
-        optimizer_(parameters(model_), {.beta1 = o_.beta1, .beta2 = o_.beta2, .weight_decay = o_.weight_decay}),
-        trainer_(model_, optimizer_, schedule(), trainer_options(), functions()) {
+        averaged_(model_, o_.ema),
+        optimizer_(make_optimizer(o_, parameters(model_))),
+        trainer_(averaged_, *optimizer_, schedule(), trainer_options(), functions()) {
     run_state_.config["tokenizer_description"] = tokenizer_->description();
   }
 
@@ -201,6 +202,7 @@ class Run {
 
   double loss_on(const TokenBatches& batches, std::int64_t count) {
     const EvalScope eval_scope(model_);
+    const auto average = averaged_.averaged();
     double sum = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       const Batch batch = batches.evaluation_batch(i);
@@ -210,6 +212,7 @@ class Run {
   }
 
   void on_step(const StepInfo& info) {
+    if (!info.skipped) averaged_.update();
     progress_->step(info.step, info.loss, info.lr, info.tokens, info.seconds);
     monitoring_->on_step(info, trainer_);
     if (info.skipped) progress_->line(fmt::format("step {}: the gradient is not finite; step skipped", info.step));
@@ -233,6 +236,7 @@ class Run {
   }
 
   std::string text_sample() {
+    const auto average = averaged_.averaged();
     std::vector<std::int32_t> ids;
     const std::int32_t start = split_.validation.front();
     generate(model_, {&start, 1}, o_.sample_tokens, {.temperature = 0.8, .top_k = 0, .top_p = 1, .seed = o_.seed},
@@ -318,7 +322,8 @@ class Run {
   TokenBatches train_, validation_;
   Batch batch_;
   Gpt model_;
-  AdamW optimizer_;
+  AveragedModel averaged_;
+  std::unique_ptr<Optimizer> optimizer_;
   Trainer trainer_;
   std::optional<Progress> progress_;
   std::optional<MetricsLog> metrics_;
@@ -339,6 +344,7 @@ int train(const Arguments& given) {
     parser.footer("example: tapestry train --data book.txt --max_iters 1000 --time_budget 2m");
     add_options(parser, options);
     if (!parser.parse(args)) return 0;
+    set_optimizer_defaults(parser, options);
     values = parser.values();
     if (round == 1 || !options.resume) break;
     TAP_CHECK(std::filesystem::exists(options.checkpoint()), options.checkpoint(),

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "train_optimizer.h"
+
 namespace tapestry::command {
 
 void add_options(Options& options, TrainOptions& o) {
@@ -34,9 +36,10 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("min_lr", o.min_lr, "rate at the end of the decay", at_least(0));
   options.add("warmup_iters", o.warmup_iters, "steps of linear warm-up", at_least(0));
   options.add("lr_decay_iters", o.lr_decay_iters, "steps until min_lr; -1 means max_iters", at_least(-1));
-  options.add("weight_decay", o.weight_decay, "decoupled, on matrices only", at_least(0));
-  options.add("beta1", o.beta1, "AdamW's first moment", from_to_below(0, 1));
-  options.add("beta2", o.beta2, "AdamW's second moment", from_to_below(0, 1));
+  add_optimizer_options(options, o);
+  options.add("weight_decay", o.weight_decay, "on matrices only", at_least(0));
+  options.add("beta1", o.beta1, "first moment of adamw, adam, lion, lamb and muon", from_to_below(0, 1));
+  options.add("beta2", o.beta2, "second moment of these", from_to_below(0, 1));
   options.add("grad_clip", o.grad_clip, "largest gradient norm; 0 means no clipping", at_least(0));
   options.add("seed", o.seed, "of weights, batches and dropout");
   options.group("Run");
@@ -118,7 +121,8 @@ GptConfig model_config(const std::map<std::string, std::string>& stored, std::in
 void take_over(const std::map<std::string, std::string>& stored, const Options& options, Arguments& args) {
   constexpr const char* kFixed[] = {"n_layer",    "n_head",    "n_embd", "head_dim",
                                     "block_size", "bias",      "norm",   "activation",
-                                    "batch_size", "tokenizer", "seed",   "gradient_accumulation_steps"};
+                                    "batch_size", "tokenizer", "seed",   "gradient_accumulation_steps",
+                                    "optimizer"};
   constexpr const char* kOfThisCall[] = {"out_dir", "resume", "config", "time_budget", "monitor", "detect_nan"};
   const auto is_in = [](const auto& list, const std::string& name) {
     return std::find(std::begin(list), std::end(list), name) != std::end(list);

@@ -19,7 +19,8 @@ struct TrainOptions {
   std::int64_t batch_size = 12, gradient_accumulation_steps = 1;
   double learning_rate = 1e-3, min_lr = 1e-4;
   std::int64_t max_iters = 2000, warmup_iters = 100, lr_decay_iters = -1;
-  double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.99, grad_clip = 1.0;
+  std::string optimizer = "adamw";
+  double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.99, momentum = 0, ema = 0, grad_clip = 1.0;
   std::int64_t eval_interval = 250, eval_iters = 20, log_interval = 10, sample_tokens = 120;
   std::uint64_t seed = 1337;
   int threads = 0;

@@ -21,7 +21,7 @@ constexpr Topic kTopics[] = {
     {"gemm", bench_gemm, "matrix products of the models, and odd ones"},
     {"attention", bench_attention, "attention, forward and backward"},
     {"ops", bench_ops, "pointwise ops, norms, softmax, losses, reductions"},
-    {"optimizer", bench_optimizer, "AdamW and SGD on flat buffers"},
+    {"optimizer", bench_optimizer, "AdamW, SGD and Lion on flat buffers"},
 };
 
 void print_help() {

@@ -249,11 +249,13 @@ int bench_optimizer(const Arguments& args) {
   row("norm", 4, peak.read_gbs, [&] { cpu::square_sum(grad, {0, kCount}, sum); });
   std::int64_t updates = 0;
   row("AdamW", 28, peak.write_gbs, [&] {
-    cpu::adamw_update(value, grad, m, v, {0, kCount}, AdamWStep{1e-3, 0.9, 0.999, 1e-8, 0.01, 1, ++updates});
+    cpu::adam_update(value, grad, m, v, {0, kCount}, AdamStep{1e-3, 0.9, 0.999, 1e-8, 0.01, 1, true, ++updates});
   });
   row("SGD with momentum", 20, peak.write_gbs, [&] {
     cpu::sgd_update(value, grad, m, {0, kCount}, SgdStep{1e-3, 0.9, 0, 1, false, ++updates});
   });
+  row("Lion", 20, peak.write_gbs,
+      [&] { cpu::lion_update(value, grad, m, {0, kCount}, LionStep{1e-4, 0.9, 0.99, 0.1, 1}); });
   return 0;
 }
 

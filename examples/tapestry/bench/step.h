@@ -6,7 +6,7 @@
 #include <string>
 
 #include "layers/models/gpt.h"
-#include "optim/optimizer.h"
+#include "optim/adam.h"
 
 namespace tapestry::command {
 
