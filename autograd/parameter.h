@@ -22,6 +22,12 @@ struct ParameterState {
   std::atomic<std::uint64_t> leaf{0};  // (tape epoch << 24) | node: the leaf on the tape that used it last
   ParameterPack* pack = nullptr;
   bool trainable = true;
+  double loss_scale = 1;  // of the loss that the gradient belongs to; not 1 where a GradScaler made it
+
+  void unset_grad() {
+    grad.set = false;
+    loss_scale = 1;
+  }
 };
 }  // namespace detail
 
@@ -40,8 +46,8 @@ class Parameter {
   std::uint32_t version() const { return state_->value.storage().version(); }
 
   bool has_grad() const { return state_->grad.set; }
-  const Tensor& grad() const;                     // throws unless has_grad()
-  void zero_grad() { state_->grad.set = false; }  // the next backward assigns
+  const Tensor& grad() const;                 // throws unless has_grad()
+  void zero_grad() { state_->unset_grad(); }  // the next backward assigns
 
   // A frozen Parameter is a constant on tapes from now on, has no gradient, and so is left alone by optimizers.
   bool trainable() const { return state_->trainable; }

@@ -112,6 +112,7 @@ struct ThreadState {
   Tape* innermost = nullptr;
   GradMode mode = GradMode::record;
   bool noted = false;  // a Parameter was used while mode was note_parameters
+  double loss_scale = 1;
 };
 thread_local ThreadState thread_state;
 
@@ -279,6 +280,7 @@ void Tape::backward(const Var& loss, double seed) {
 
 void Tape::backward(const Var& y, const Tensor& dy) {
   check_start(y);
+  mark_scales();
   consumed_ = true;
   const ThreadState before = thread_state;
   thread_state.mode = GradMode::off;  // a backward function that records needs a tape of its own
@@ -293,6 +295,19 @@ void Tape::backward(const Var& y, const Tensor& dy) {
   thread_state = before;
 }
 
+void Tape::mark_scales() {
+  const double scale = thread_state.loss_scale;
+  for (const Node& node : memory_.nodes) {
+    if (!node.parameter) continue;
+    TAP_CHECK(!node.parameter->grad.set || node.parameter->loss_scale == scale,
+              "backward: the gradients so far carry the loss scale ", node.parameter->loss_scale,
+              " and this backward has ", scale, "; between two steps make all with scaler.backward(loss), or all with ",
+              "tape.backward(loss), and none after scaler.unscale(optimizer)");
+  }
+  for (const Node& node : memory_.nodes)
+    if (node.parameter) node.parameter->loss_scale = scale;
+}
+
 // On failure the gradients of the whole accumulation window count as never computed.
 void Tape::abandon() noexcept {
   memory_.drop_closures();
@@ -302,7 +317,7 @@ void Tape::abandon() noexcept {
     node.own.set = false;
     node.own.tensor = Tensor();
     if (!node.parameter) continue;
-    node.parameter->grad.set = false;
+    node.parameter->unset_grad();
     if (node.parameter->pack) node.parameter->pack->unset_gradients();
   }
 }
@@ -405,6 +420,9 @@ detail::NoteParameters::~NoteParameters() {
   thread_state.noted = outer_any_;
 }
 bool detail::NoteParameters::any() const { return thread_state.noted; }
+
+detail::LossScaleScope::LossScaleScope(double scale) : outer_(std::exchange(thread_state.loss_scale, scale)) {}
+detail::LossScaleScope::~LossScaleScope() { thread_state.loss_scale = outer_; }
 
 static thread_local std::uint64_t parameter_uses = 0;
 std::uint64_t detail::parameter_uses() { return tapestry::parameter_uses; }

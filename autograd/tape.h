@@ -67,6 +67,7 @@ class Tape {
  private:
   friend class Var;
   void check_start(const Var& y) const;
+  void mark_scales();
   void run_records();
   void abandon() noexcept;
 
@@ -159,6 +160,19 @@ class NoteParameters {
  private:
   GradMode outer_mode_;
   bool outer_any_;
+};
+
+// While it lives, backward in this thread, with the tapes inside it, marks the gradients of Parameters as those of a
+// loss times `scale`. Gradients of two scales do not add up: backward throws before it changes any.
+class LossScaleScope {
+ public:
+  explicit LossScaleScope(double scale);
+  ~LossScaleScope();
+  LossScaleScope(const LossScaleScope&) = delete;
+  LossScaleScope& operator=(const LossScaleScope&) = delete;
+
+ private:
+  double outer_;
 };
 
 }  // namespace detail

@@ -2,8 +2,13 @@
 #include "optim/optimizer.h"
 
 #include <cmath>
+#include <limits>
 #include <unordered_set>
 #include <utility>
+
+#include "core/kernels/rescale.h"
+#include "optim/grad_scaler.h"
+#include "optim/outlier_filter.h"
 
 namespace tapestry {
 
@@ -21,6 +26,22 @@ std::int64_t padded(std::int64_t numel, DType dtype) {
 }
 
 }  // namespace
+
+std::string_view reason_text(SkipReason reason) {
+  switch (reason) {
+    case SkipReason::none:
+      return "";
+    case SkipReason::loss_not_finite:
+      return "the loss is not finite";
+    case SkipReason::overflow:
+      return "the gradient is not finite";
+    case SkipReason::loss_outlier:
+      return "the loss is an outlier";
+    case SkipReason::grad_norm_outlier:
+      return "the gradient norm is an outlier";
+  }
+  fail("reason_text: not a SkipReason");
+}
 
 std::vector<ParameterGroup> decay_matrices_only(std::vector<NamedParameter> parameters) {
   ParameterGroup matrices, others{.weight_decay = 0};
@@ -130,32 +151,97 @@ Tensor Optimizer::view(const Tensor& flat, const Segment& segment) const {
 }
 
 void Optimizer::unset_gradients() noexcept {
-  for (Segment& s : segments_) s.state->grad.set = false;
+  for (Segment& s : segments_) s.state->unset_grad();
+  unscaled_ = {};
 }
 
 StepReport Optimizer::step(const StepOptions& options) {
-  TAP_CHECK(finite_and_not_negative(options.lr), name(), ".step: lr must be given, finite and at least 0, not ",
-            options.lr);
-  TAP_CHECK(finite_and_not_negative(options.clip_norm), name(),
-            ".step: clip_norm must be finite and at least 0 (no clipping), not ", options.clip_norm);
+  auto check = [this](const char* option, double value, const char* meaning) {
+    TAP_CHECK(finite_and_not_negative(value), name(), ".step: ", option, " must be ", meaning, ", not ", value);
+  };
+  check("lr", options.lr, "given, finite and at least 0");
+  check("clip_norm", options.clip_norm, "finite and at least 0 (no clipping)");
+  check("clip_value", options.clip_value, "finite and at least 0 (no clipping)");
   collect_ranges(options.lr);
   TAP_CHECK(!ranges_.empty(), name(), ".step: no parameter has a gradient; call backward first");
-  const double norm = gradient_norm();
-  const StepReport report{norm, !std::isfinite(norm) || !std::isfinite(options.loss)};
-  if (report.skipped) {
-    count_skipped(norm, options.loss);
-  } else {
-    const bool clip = options.clip_norm > 0 && norm > options.clip_norm;
-    for (Range& range : ranges_) {
-      range.grad_scale = clip ? options.clip_norm / norm : 1;
-      update(range);
-    }
-    for (Segment& s : segments_) s.updates += s.state->grad.set;
-    ++steps_;
-    skipped_in_a_row_ = 0;
-  }
+  forget_stale_unscale();
+  const StepReport report = inspect(options);
+  if (!report.skipped) apply(options, report);
+  if (options.scaler) options.scaler->update(report.overflow);
+  if (report.skipped) count_skipped(report, options.loss);
   unset_gradients();
   return report;
+}
+
+// Gradients may have been unset one by one and made anew: then they carry a scale again.
+void Optimizer::forget_stale_unscale() {
+  for (const Segment& s : segments_)
+    if (s.state->grad.set && s.state->loss_scale != 1) unscaled_ = {};
+}
+
+// The loss scale that the gradients carry: one and the same, and that of the scaler.
+double Optimizer::loss_scale(const GradScaler* scaler) const {
+  TAP_CHECK(!unscaled_.by || scaler == unscaled_.by, name(),
+            ".step: a GradScaler has unscaled the gradients; give it: ", "step({.lr = ..., .scaler = &scaler})");
+  const double expected = scaler && !unscaled_.by ? scaler->window_scale() : 1;
+  for (const Segment& s : segments_) {
+    const double scale = s.state->loss_scale;
+    if (!s.state->grad.set || scale == expected) continue;
+    TAP_CHECK(scaler, name(), ".step: the gradients carry the loss scale ", scale,
+              " of a GradScaler; give it: ", "step({.lr = ..., .scaler = &scaler})");
+    TAP_CHECK(scale != 1, name(), ".step: the gradients carry no loss scale and the scaler's is ", expected,
+              "; call scaler.backward(loss) in place of tape.backward(loss)");
+    fail(name(), ".step: the gradient of ", s.name, " carries the loss scale ", scale, " and the scaler's is ",
+         expected, "; it is of an earlier window or another scaler: step() or zero_grad() before the next backward");
+  }
+  return expected;
+}
+
+StepReport Optimizer::inspect(const StepOptions& options) {
+  StepReport report{.scale = loss_scale(options.scaler)};
+  report.grad_norm = gradient_norm() / report.scale;
+  report.overflow = unscaled_.overflow || !std::isfinite(report.grad_norm);
+  if (!std::isfinite(options.loss)) {
+    report.reason = SkipReason::loss_not_finite;
+  } else if (report.overflow) {
+    report.reason = SkipReason::overflow;
+  } else if (options.outliers) {
+    const OutlierFilter::Kind kind = options.outliers->judge(options.loss, report.grad_norm);
+    if (kind == OutlierFilter::Kind::loss) report.reason = SkipReason::loss_outlier;
+    if (kind == OutlierFilter::Kind::grad_norm) report.reason = SkipReason::grad_norm_outlier;
+  }
+  report.skipped = report.reason != SkipReason::none;
+  return report;
+}
+
+void Optimizer::apply(const StepOptions& options, const StepReport& report) {
+  double norm = report.grad_norm;
+  if (options.clip_value > 0) {
+    for (const Range& range : ranges_) TAP_DISPATCH(rescale, grads_, range, 1, options.clip_value * report.scale);
+    if (options.clip_norm > 0) norm = gradient_norm() / report.scale;
+  }
+  const bool clip = options.clip_norm > 0 && norm > options.clip_norm;
+  for (Range& range : ranges_) {
+    range.grad_scale = (clip ? options.clip_norm / norm : 1) / report.scale;
+    update(range);
+  }
+  for (Segment& s : segments_) s.updates += s.state->grad.set;
+  ++steps_;
+  skipped_in_a_row_ = 0;
+}
+
+void Optimizer::unscale(const GradScaler& scaler) {
+  forget_stale_unscale();
+  TAP_CHECK(!unscaled_.by, "GradScaler.unscale: the gradients of this ", name(),
+            " are unscaled already; call it once between two steps");
+  collect_ranges(0);
+  TAP_CHECK(!ranges_.empty(), "GradScaler.unscale: no parameter of this ", name(), " has a gradient; call ",
+            "scaler.backward(loss) first");
+  const double scale = loss_scale(&scaler);
+  unscaled_ = {&scaler, !std::isfinite(gradient_norm())};
+  for (const Range& range : ranges_)
+    TAP_DISPATCH(rescale, grads_, range, 1 / scale, std::numeric_limits<double>::infinity());
+  for (Segment& s : segments_) s.state->loss_scale = 1;
 }
 
 // Consecutive segments with the same settings become one range, padding included: it is zero and stays so.
@@ -181,7 +267,8 @@ double Optimizer::gradient_norm() const {
 }
 
 // The tenth in a row is an error: skipping was meant for a rare overflow.
-void Optimizer::count_skipped(double norm, double loss) {
+void Optimizer::count_skipped(const StepReport& report, double loss) {
+  ++skipped_;
   if (++skipped_in_a_row_ < kMaxSkipped) return;
   std::string culprit;
   for (const Segment& s : segments_) {
@@ -192,8 +279,9 @@ void Optimizer::count_skipped(double norm, double loss) {
   }
   unset_gradients();
   skipped_in_a_row_ = 0;
-  fail(name(), ".step: ", kMaxSkipped, " steps in a row were not finite: now the loss is ", loss,
-       " and the gradient norm ", norm, culprit, "; lower the learning rate, clip the gradients, or look at the data");
+  fail(name(), ".step: ", kMaxSkipped, " steps in a row were skipped, now because ", reason_text(report.reason),
+       ": the loss is ", loss, ", the gradient norm ", report.grad_norm, culprit, " and the loss scale ", report.scale,
+       "; lower the learning rate, clip the gradients, or look at the data");
 }
 
 std::vector<Optimizer::NamedState> Optimizer::state() const {
@@ -205,7 +293,7 @@ std::vector<Optimizer::NamedState> Optimizer::state() const {
 }
 
 Optimizer::Counters Optimizer::counters() const {
-  Counters counters{steps_, skipped_in_a_row_, {}};
+  Counters counters{steps_, skipped_, skipped_in_a_row_, {}};
   for (const Segment& s : segments_) counters.updates[s.name] = s.updates;
   return counters;
 }
@@ -215,6 +303,7 @@ void Optimizer::set_counters(const Counters& counters) {
     TAP_CHECK(counters.updates.contains(s.name), name(), ": the counters lack the parameter ", s.name);
   for (Segment& s : segments_) s.updates = counters.updates.at(s.name);
   steps_ = counters.steps;
+  skipped_ = counters.skipped;
   skipped_in_a_row_ = counters.skipped_in_a_row;
 }
 

@@ -29,14 +29,27 @@ struct ParameterGroup {
 // Weight decay for matrices only: rank >= 2 keeps the optimizer's setting, rank < 2 gets 0.
 std::vector<ParameterGroup> decay_matrices_only(std::vector<NamedParameter> parameters);
 
+class GradScaler;
+class OutlierFilter;
+
 struct StepOptions {
-  double lr = -1;        // required, >= 0
-  double clip_norm = 0;  // global L2 norm above which gradients are scaled down; 0: no clipping
-  double loss = 0;       // if given: a loss that is not finite skips the step, as a norm does
+  double lr = -1;                     // required, >= 0
+  GradScaler* scaler = nullptr;       // whose backward() made the gradients
+  double clip_norm = 0;               // global L2 norm above which gradients are scaled down; 0: no clipping
+  double clip_value = 0;              // bound of each element, applied before clip_norm; 0: none
+  double loss = 0;                    // if given: a loss that is not finite skips the step, as a norm does
+  OutlierFilter* outliers = nullptr;  // skips steps whose loss or norm is far above the usual
 };
+
+enum class SkipReason : std::uint8_t { none, loss_not_finite, overflow, loss_outlier, grad_norm_outlier };
+std::string_view reason_text(SkipReason reason);  // "the gradient is not finite"
+
 struct StepReport {
-  double grad_norm = 0;  // before clipping, in double; of the parameters that have a gradient
-  bool skipped = false;  // norm or loss was not finite: nothing changed but the gradients are unset
+  double grad_norm = 0;  // before clipping, in double; of the parameters that have a gradient, without the loss scale
+  bool skipped = false;  // nothing changed but the gradients are unset (and the scaler's scale)
+  SkipReason reason = SkipReason::none;
+  bool overflow = false;  // the gradient is not finite, whatever the reason
+  double scale = 1;       // that the gradients had
 };
 
 // Moves the parameters into its buffers for as long as it lives: all f32, or all f64. Overlapping optimizers throw, and
@@ -47,11 +60,15 @@ class Optimizer : private ParameterPack {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Norm, finite check, clip, update, and unsets the gradients. Throws if no Parameter has a gradient, and in the tenth
-  // skipped step in a row. Allocates nothing after its first call.
+  // Unscale, finite check, clip, update or skip, new scale, in this order, and unsets the gradients. They are read only
+  // (both the loss scale and clip_norm are a factor in the update), but clip_value writes them. A skipped step leaves
+  // values, moments and all counts of updates as they are. Throws if no Parameter has a gradient, if the gradients do
+  // not carry the scale of `scaler`, and in the tenth skipped step in a row. Allocates nothing after its first call.
   StepReport step(const StepOptions& options);
   void zero_grad() { unset_gradients(); }
-  std::int64_t steps() const { return steps_; }  // updates done, skipped ones not counted
+  // Updates done, skipped ones not counted: the position in a schedule.
+  std::int64_t steps() const { return steps_; }
+  std::int64_t skipped_steps() const { return skipped_; }
 
   // What a training state keeps: every moment of every parameter as "<moment>/<parameter>", a view that can be written,
   // and the counters.
@@ -61,7 +78,7 @@ class Optimizer : private ParameterPack {
   };
   std::vector<NamedState> state() const;
   struct Counters {
-    std::int64_t steps = 0, skipped_in_a_row = 0;
+    std::int64_t steps = 0, skipped = 0, skipped_in_a_row = 0;
     std::map<std::string, std::int64_t> updates;  // of each parameter by name
   };
   Counters counters() const;
@@ -100,6 +117,7 @@ class Optimizer : private ParameterPack {
   std::size_t group(std::size_t parameter) const { return segments_[parameter].group; }
 
  private:
+  friend class GradScaler;
   struct Segment {
     std::string name;
     std::shared_ptr<detail::ParameterState> state;  // outlives the Parameter, so the model may go first
@@ -116,14 +134,23 @@ class Optimizer : private ParameterPack {
   void attach();
   void collect_ranges(double lr);
   double gradient_norm() const;
-  void count_skipped(double norm, double loss);
+  double loss_scale(const GradScaler* scaler) const;
+  void unscale(const GradScaler& scaler);
+  void forget_stale_unscale();
+  StepReport inspect(const StepOptions& options);
+  void apply(const StepOptions& options, const StepReport& report);
+  void count_skipped(const StepReport& report, double loss);
   void unset_gradients() noexcept override;
   Tensor view(const Tensor& flat, const Segment& segment) const;
 
   std::vector<Segment> segments_;
   std::vector<Range> ranges_;              // of the step at hand
   std::vector<std::string> moment_names_;  // as moments_
-  std::int64_t steps_ = 0, skipped_in_a_row_ = 0;
+  std::int64_t steps_ = 0, skipped_ = 0, skipped_in_a_row_ = 0;
+  struct {
+    const GradScaler* by = nullptr;  // whose unscale() the gradients of the window went through
+    bool overflow = false;
+  } unscaled_;
 };
 
 }  // namespace tapestry

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace tapestry {
@@ -38,6 +39,7 @@ std::int64_t count_from_json(const json& number) {
 Optimizer::Counters counters_from_json(const json& optimizer) {
   Optimizer::Counters counters;
   counters.steps = count_from_json(optimizer.at("steps"));
+  if (optimizer.contains("skipped")) counters.skipped = count_from_json(optimizer.at("skipped"));
   counters.skipped_in_a_row = count_from_json(optimizer.at("skipped_in_a_row"));
   for (const auto& [name, updates] : optimizer.at("updates").items()) counters.updates[name] = count_from_json(updates);
   return counters;
@@ -53,6 +55,11 @@ RunText from_json(const json& root) {
   text.run.config = root.at("config").get<std::map<std::string, std::string>>();
   text.run.counters = root.at("counters").get<std::map<std::string, std::int64_t>>();
   for (const auto& [name, number] : root.at("numbers").items()) text.run.numbers[name] = number_from_json(number);
+  if (root.contains("gradient_scales"))
+    for (const auto& [name, number] : root.at("gradient_scales").items()) {
+      const double scale = text.gradient_scales[name] = number_from_json(number);
+      TAP_CHECK(std::isfinite(scale) && scale > 0, "a loss scale of ", scale, " is impossible");
+    }
   if (const json& optimizer = root.at("optimizer"); !optimizer.is_null()) {
     text.has_optimizer = true;
     text.optimizer_name = optimizer.at("name").get<std::string>();
@@ -64,16 +71,19 @@ RunText from_json(const json& root) {
 }  // namespace
 
 std::string write_run_text(const RunText& text) {
-  json numbers = json::object(), optimizer = nullptr;
+  json numbers = json::object(), scales = json::object(), optimizer = nullptr;
   for (const auto& [name, value] : text.run.numbers) numbers[name] = number_to_json(value);
+  for (const auto& [name, scale] : text.gradient_scales) scales[name] = number_to_json(scale);
   if (text.has_optimizer)
     optimizer = {{"name", text.optimizer_name},
                  {"steps", text.optimizer.steps},
+                 {"skipped", text.optimizer.skipped},
                  {"skipped_in_a_row", text.optimizer.skipped_in_a_row},
                  {"updates", text.optimizer.updates}};
-  const json root = {{"format", kFormat},  {"version", kFormatVersion}, {"library", kVersion},
-                     {"arch", text.arch},  {"config", text.run.config}, {"counters", text.run.counters},
-                     {"numbers", numbers}, {"ties", text.ties},         {"optimizer", optimizer}};
+  const json root = {{"format", kFormat},        {"version", kFormatVersion}, {"library", kVersion},
+                     {"arch", text.arch},        {"config", text.run.config}, {"counters", text.run.counters},
+                     {"numbers", numbers},       {"ties", text.ties},         {"optimizer", optimizer},
+                     {"gradient_scales", scales}};
   try {
     return root.dump(2);
   } catch (const json::exception& e) {

@@ -7,8 +7,9 @@ namespace tapestry {
 
 struct RunText {
   RunState run = {};
-  std::string arch = kArch;                      // instruction set of the build that wrote it
-  std::map<std::string, std::string> ties = {};  // further name of a tied Parameter -> its first name
+  std::string arch = kArch;                            // instruction set of the build that wrote it
+  std::map<std::string, std::string> ties = {};        // further name of a tied Parameter -> its first name
+  std::map<std::string, double> gradient_scales = {};  // loss scale of a saved gradient, where it is not 1
   bool has_optimizer = false;
   std::string optimizer_name = {};
   Optimizer::Counters optimizer = {};

@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "core/random.h"
@@ -31,8 +32,11 @@ Trainer::Trainer(Module& model, Optimizer& optimizer, Schedule schedule, Trainer
   TAP_CHECK(options_.eval_every >= 0, "Trainer: eval_every must be at least 0, not ", options_.eval_every);
   TAP_CHECK(std::isfinite(options_.clip_norm) && options_.clip_norm >= 0,
             "Trainer: clip_norm must be finite and at least 0, not ", options_.clip_norm);
+  TAP_CHECK(std::isfinite(options_.clip_value) && options_.clip_value >= 0,
+            "Trainer: clip_value must be finite and at least 0, not ", options_.clip_value);
   TAP_CHECK(options_.time_budget_seconds >= 0, "Trainer: time_budget_seconds must be at least 0, not ",
             options_.time_budget_seconds);
+  if (options_.scaler && !options_.scaler->enabled()) options_.scaler = nullptr;
 }
 
 Trainer::Stop Trainer::run() {
@@ -58,11 +62,16 @@ Trainer::Stop Trainer::run() {
 StepInfo Trainer::step() {
   const Clock::time_point start = Clock::now();
   while (window_.micro_steps < options_.accumulate) micro_step();
-  const double lr = schedule_(step_);
+  const double lr = schedule_(optimizer_.steps());
   const Window window = std::exchange(window_, {});
   StepReport report;
   try {
-    report = optimizer_.step({.lr = lr, .clip_norm = options_.clip_norm, .loss = window.loss});
+    report = optimizer_.step({.lr = lr,
+                              .scaler = options_.scaler,
+                              .clip_norm = options_.clip_norm,
+                              .clip_value = options_.clip_value,
+                              .loss = window.loss,
+                              .outliers = options_.outliers});
   } catch (...) {
     optimizer_.zero_grad();  // the window is over: its gradients must not run into the next one
     throw;
@@ -72,9 +81,12 @@ StepInfo Trainer::step() {
           .loss = window.loss,
           .lr = lr,
           .grad_norm = report.grad_norm,
+          .scale = report.scale,
           .tokens = window.tokens,
           .seconds = seconds_since(start),
-          .skipped = report.skipped};
+          .skipped = report.skipped,
+          .reason = report.reason,
+          .skipped_steps = optimizer_.skipped_steps()};
 }
 
 void Trainer::micro_step() {
@@ -96,7 +108,7 @@ void Trainer::micro_step() {
   if (!checked_) check_all_visited(model_, tape);
   checked_ = true;
   try {
-    tape.backward(result.loss, weight);
+    options_.scaler ? options_.scaler->backward(result.loss, weight) : tape.backward(result.loss, weight);
   } catch (...) {
     optimizer_.zero_grad();
     micro_step_ -= window_.micro_steps;
@@ -155,6 +167,8 @@ void Trainer::save(const std::string& path, RunState extra) const {
   extra.counters["window_micro_steps"] = window_.micro_steps;
   extra.counters["window_tokens"] = window_.tokens;
   extra.numbers["window_loss"] = window_.loss;
+  if (options_.scaler) options_.scaler->save(extra);
+  if (options_.outliers) options_.outliers->save(extra);
   save_training_state(path, model_, &optimizer_, extra);
 }
 
@@ -177,7 +191,19 @@ RunState Trainer::load(const std::string& path) {
   TAP_CHECK(window.micro_steps == 0 || (accumulate == options_.accumulate && window.micro_steps <= accumulate),
             "load: ", path, " was saved after ", window.micro_steps, " of ", accumulate,
             " micro-batches of a step, so accumulate must be ", accumulate, ", not ", options_.accumulate);
+  std::optional<GradScaler> scaler;
+  std::optional<OutlierFilter> outliers;
+  try {
+    if (options_.scaler) (scaler = *options_.scaler)->load(saved);
+    if (options_.outliers) (outliers = *options_.outliers)->load(saved);
+  } catch (const Error& e) {
+    fail("load: ", path, ": ", e.what());
+  }
+  TAP_CHECK(scaler || !GradScaler::is_in(saved), "load: ", path,
+            " holds the state of a GradScaler and this Trainer has ", "none; give TrainerOptions::scaler");
   RunState run = load_training_state(path, model_, &optimizer_);
+  if (scaler) *options_.scaler = *scaler;
+  if (outliers) *options_.outliers = *outliers;
   options_.seed = seed;
   step_ = step;
   micro_step_ = micro_step;

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "autograd/tape.h"
+#include "optim/grad_scaler.h"
 #include "optim/optimizer.h"
+#include "optim/outlier_filter.h"
 #include "optim/schedule.h"
 #include "optim/training_state.h"
 
@@ -21,19 +23,24 @@ struct LossResult {
 struct TrainerOptions {
   std::int64_t max_steps = 0;
   std::int64_t accumulate = 1;  // micro-batches per step, weighted by their valid tokens
-  double clip_norm = 0;
+  double clip_norm = 0, clip_value = 0;
+  GradScaler* scaler = nullptr;  // these two live as long as the Trainer, which saves and loads their states
+  OutlierFilter* outliers = nullptr;
   std::int64_t eval_every = 0;     // 0: only at the end
   std::uint64_t seed = 0;          // of dropout; micro-batch i draws from (seed, i)
   double time_budget_seconds = 0;  // 0: none; stops early, never changes the schedule
 };
 
 struct StepInfo {
-  std::int64_t step = 0;  // that was just done, from 1
-  double loss = 0;        // mean over the tokens of the step
-  double lr = 0, grad_norm = 0;
+  std::int64_t step = 0;         // that was just done, from 1
+  double loss = 0;               // mean over the tokens of the step
+  double lr = 0, grad_norm = 0;  // the norm before clipping, without the loss scale
+  double scale = 1;              // of the loss in this step
   std::int64_t tokens = 0;
   double seconds = 0;  // wall time of the step
   bool skipped = false;
+  SkipReason reason = SkipReason::none;
+  std::int64_t skipped_steps = 0;  // so far, this one included
 };
 
 class Trainer {
@@ -51,6 +58,7 @@ class Trainer {
 
   enum class Stop { finished, time_budget, interrupted };
 
+  // A skipped step counts as a step, but not in the schedule: that is a function of optimizer.steps().
   Trainer(Module& model, Optimizer& optimizer, Schedule schedule, TrainerOptions options, Functions functions);
 
   // Trains from the current step to max_steps, with an evaluation every eval_every steps and at the end. The first

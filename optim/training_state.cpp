@@ -130,7 +130,9 @@ void save_training_state(const std::string& path, Module& model, const Optimizer
       file.link("parameters/" + alias, "parameters/" + p.name);
       text.ties[alias] = p.name;
     }
-    if (optimizer && p.parameter->has_grad()) file.write("gradients/" + p.name, p.parameter->grad());
+    if (!optimizer || !p.parameter->has_grad()) continue;
+    file.write("gradients/" + p.name, p.parameter->grad());
+    if (const double scale = p.parameter->state()->loss_scale; scale != 1) text.gradient_scales[p.name] = scale;
   }
   if (optimizer) {
     for (const Entry& e : optimizer_entries(*optimizer)) file.write(e.name, e.target);
@@ -171,8 +173,11 @@ RunState load_training_state(const std::string& path, Module& model, Optimizer* 
     std::size_t next = 0;
     for (const NamedParameter& p : list) {
       p.parameter->zero_grad();
-      if (next < gradients.size() && gradients[next].name == "gradients/" + p.name)
-        Grad(&p.parameter->state()->grad).pass(gradient_values[next++]);
+      if (next == gradients.size() || gradients[next].name != "gradients/" + p.name) continue;
+      detail::ParameterState& state = *p.parameter->state();
+      Grad(&state.grad).pass(gradient_values[next++]);
+      if (const auto scale = text.gradient_scales.find(p.name); scale != text.gradient_scales.end())
+        state.loss_scale = scale->second;
     }
   }
   if (text.arch != kArch)

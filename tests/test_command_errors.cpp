@@ -74,12 +74,16 @@ TEST_CASE("options: out of range, and heads that do not divide the width") {
   for (const std::string option : {"n_layer", "n_head", "n_embd", "block_size", "batch_size", "max_iters",
                                    "eval_interval", "eval_iters", "log_interval", "gradient_accumulation_steps"})
     refuse({"--" + option, "0"}, {"--" + option + " must be 1 or more, not 0"});
-  for (const std::string option :
-       {"learning_rate", "min_lr", "weight_decay", "grad_clip", "warmup_iters", "threads", "sample_tokens", "head_dim"})
+  for (const std::string option : {"learning_rate", "min_lr", "weight_decay", "grad_clip", "clip_value",
+                                   "skip_outliers", "warmup_iters", "threads", "sample_tokens", "head_dim"})
     refuse({"--" + option, "-1"}, {"--" + option + " must be 0 or more, not -1"});
   for (const std::string option : {"dropout", "beta1", "beta2"})
     for (const std::string value : {"-0.1", "1", "1.5"}) refuse({"--" + option, value}, {"--" + option, "below 1"});
   refuse({"--learning_rate", "1e-5"}, {"--min_lr must be at most --learning_rate, 1e-05, not 0.0001"});
+  refuse({"--dtype", "f64"}, {"--dtype must be f32 or bf16 or f16"});
+  for (const std::string value : {"on", "dynamic:", "dynamic:x", "static:0", "static:-1", "static:nan", "static:inf",
+                                  "none:3", "static:1e", "dynamic:1e30"})
+    refuse({"--grad_scaler", value}, {"--grad_scaler must be auto, none, dynamic", value});
   refuse({"--activation", "swish"}, {"swish", "gelu_tanh"});
   refuse({"--norm", "mid"}, {"--norm must be pre or post"});
   refuse({"--tokenizer", "bpe"}, {"--tokenizer must be char or byte"});

@@ -293,3 +293,34 @@ TEST_CASE("--monitor: a line for each step that overflows, tables, and the same 
     CHECK(contains(refused.err, "--monitor must be none, overflow, headroom or headroom:STEPS, not '"));
   }
 }
+
+TEST_CASE("train with a loss scale: shown, stored, resumed exactly, and not to be changed") {
+  Workplace place;
+  const auto call = [&](const std::string& folder, const Words& more) {
+    const Ended ended = run(place.train(folder, Words{"--max_iters", "20", "--lr_decay_iters", "20", "--dropout", "0.1",
+                                                      "--grad_scaler", "dynamic:1024", "--skip_outliers", "8",
+                                                      "--clip_value", "0.5", "--gradient_accumulation_steps", "2"} +
+                                                    more));
+    CAPTURE(ended.err);
+    REQUIRE(ended.code == 0);
+    return ended.out;
+  };
+  const std::string unbroken = call("a", {});
+  CHECK(contains(unbroken, "precision: f32, dynamic loss scale from 1024\n"));
+  CHECK(contains(unbroken, "scale 1024"));
+  CHECK(contains(unbroken, "grad_norm"));
+  call("b", {"--max_iters", "10"});
+  const Ended resumed = run({"train", "--resume", "--out_dir", place.path("b"), "--max_iters", "20"});
+  REQUIRE(resumed.code == 0);
+  CHECK(field(resumed.out, "weights_hash") == field(unbroken, "weights_hash"));
+  for (const std::string& line : lines_of(content(place.path("b/metrics.jsonl")))) {
+    const json entry = json::parse(line);
+    if (entry.contains("loss")) CHECK((entry["scale"] == 1024 && entry["skipped_steps"] == 0));
+  }
+  // A power of two changes no bit.
+  CHECK(field(call("c", {"--grad_scaler", "none"}), "weights_hash") == field(unbroken, "weights_hash"));
+  CHECK(field(call("d", {"--grad_scaler", "static"}), "weights_hash") == field(unbroken, "weights_hash"));
+  const Ended changed = run({"train", "--resume", "--out_dir", place.path("b"), "--grad_scaler", "none"});
+  CHECK(changed.code == 2);
+  CHECK(contains(changed.err, "--resume cannot change grad_scaler (was dynamic:1024, now none)"));
+}

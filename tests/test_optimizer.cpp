@@ -135,8 +135,8 @@ TEST_CASE("ten steps in a row that are not finite throw and name the parameter")
   CHECK(bad_step(kNan));
   CHECK_THROWS_WITH_AS(
       bad_step(0),
-      "Sgd.step: 10 steps in a row were not finite: now the loss is 0 and the gradient norm nan (first "
-      "in p1); lower the learning rate, clip the gradients, or look at the data",
+      "Sgd.step: 10 steps in a row were skipped, now because the gradient is not finite: the loss is 0, the gradient "
+      "norm nan (first in p1) and the loss scale 1; lower the learning rate, clip the gradients, or look at the data",
       Error);
   CHECK(values_of(list) == std::vector<double>{1, 1});
   CHECK_FALSE(list[0].has_grad());

@@ -58,7 +58,8 @@ TEST_CASE("a loss that is not finite skips the step, ten in a row throw") {
   CHECK(weights_hash(run.net) == hash);
   CHECK_FALSE(run.trainer().step().skipped);
   bad_to = 1000;
-  CHECK(has(message_of([&] { run.trainer().run(); }), "10 steps in a row were not finite: now the loss is nan"));
+  CHECK(has(message_of([&] { run.trainer().run(); }),
+            "10 steps in a row were skipped, now because the loss is not finite: the loss is nan"));
 }
 
 TEST_CASE("a failure in the forward keeps the window, one in the backward begins it anew") {

@@ -33,6 +33,7 @@ class Net : public Module {
   }
   Var operator()(const Tensor& x) const {
     Var h = gelu_tanh(linear(Var(x), up, bias));
+    if (through != DType::f32) h = converted(converted(h, through), DType::f32);
     if (training()) h = dropout(h, dropout_p, next_random_key());
     return linear(h, down);
   }
@@ -46,8 +47,13 @@ class Net : public Module {
   Parameter up{Shape{1}}, bias{Shape{kHidden}}, down{Shape{1}};
   std::unique_ptr<Parameter> unused;
   double dropout_p;
+  DType through = DType::f32;  // that the hidden values, and so their gradients, pass through
 
  private:
+  static Var converted(const Var& x, DType dtype) {
+    return record(
+        "converted", x.value().to(dtype), [from = x.dtype()](const Tensor& dy, Grad dx) { dx.pass(dy.to(from)); }, x);
+  }
   Rng rng_;
 };
 

@@ -51,14 +51,15 @@ void MetricsLog::append(const std::string& line) {
   warned_ = true;
 }
 
-void MetricsLog::train(std::int64_t step, double loss, double lr, double grad_norm, double tokens_per_second,
-                       bool skipped) {
-  append(ordered_json({{"step", step},
-                       {"loss", number(loss)},
-                       {"lr", lr},
-                       {"grad_norm", number(grad_norm)},
-                       {"tokens_per_s", number(tokens_per_second)},
-                       {"skipped", skipped}})
+void MetricsLog::train(const StepInfo& info) {
+  append(ordered_json({{"step", info.step},
+                       {"loss", number(info.loss)},
+                       {"lr", info.lr},
+                       {"grad_norm", number(info.grad_norm)},
+                       {"tokens_per_s", number(static_cast<double>(info.tokens) / info.seconds)},
+                       {"scale", info.scale},
+                       {"skipped", info.skipped},
+                       {"skipped_steps", info.skipped_steps}})
              .dump());
 }
 

@@ -6,6 +6,8 @@
 #include <functional>
 #include <string>
 
+#include "optim/trainer.h"
+
 namespace tapestry::command {
 
 class MetricsLog {
@@ -14,7 +16,7 @@ class MetricsLog {
   // Throws if the file cannot be written at all.
   MetricsLog(std::string path, bool resume, std::int64_t resumed_step, std::function<void(const std::string&)> warn);
 
-  void train(std::int64_t step, double loss, double lr, double grad_norm, double tokens_per_second, bool skipped);
+  void train(const StepInfo& info);
   void evaluation(std::int64_t step, double val_loss, double seconds);
 
  private:

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -40,19 +41,22 @@ Progress::Progress(std::int64_t first_step, std::int64_t last_step, std::int64_t
   colour_ = terminal_ && !(no_colour && *no_colour);
 }
 
-void Progress::step(std::int64_t step, double loss, double lr, std::int64_t tokens, double seconds) {
-  tokens_ += tokens;
-  seconds_ += seconds;
-  since_drawn_ += seconds;
-  smooth_loss_ = smooth_loss_ == 0 ? loss : 0.95 * smooth_loss_ + 0.05 * loss;
+void Progress::step(const StepInfo& info) {
+  tokens_ += info.tokens;
+  seconds_ += info.seconds;
+  since_drawn_ += info.seconds;
+  if (std::isfinite(info.loss)) smooth_loss_ = smooth_loss_ == 0 ? info.loss : 0.95 * smooth_loss_ + 0.05 * info.loss;
   if (!terminal_) {
-    if (step % log_interval_ == 0 || step == last_step_)
-      line(fmt::format("step {:>6}  loss {:.4f}  lr {:.2e}  {:.0f} tokens/s", step, loss, lr, tokens_per_second()));
-    return;
+    if (info.step % log_interval_ != 0 && info.step != last_step_) return;
+    std::string text = fmt::format("step {:>6}  loss {:.4f}  lr {:.2e}  grad_norm {:.3g}  {:.0f} tokens/s", info.step,
+                                   info.loss, info.lr, info.grad_norm, tokens_per_second());
+    if (info.scale != 1) text += fmt::format("  scale {}", info.scale);
+    if (info.skipped_steps > 0) text += fmt::format("  skipped {}", info.skipped_steps);
+    return line(text);
   }
-  if (drawn_ && since_drawn_ < kRedraw && step != last_step_) return;
+  if (drawn_ && since_drawn_ < kRedraw && info.step != last_step_) return;
   since_drawn_ = 0;
-  std::fputs(fmt::format("\r{}\x1b[K", bar(step, smooth_loss_)).c_str(), stdout);
+  std::fputs(fmt::format("\r{}\x1b[K", bar(info.step, smooth_loss_)).c_str(), stdout);
   std::fflush(stdout);
   drawn_ = true;
 }

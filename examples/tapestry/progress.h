@@ -5,13 +5,15 @@
 #include <cstdint>
 #include <string>
 
+#include "optim/trainer.h"
+
 namespace tapestry::command {
 
 class Progress {
  public:
   Progress(std::int64_t first_step, std::int64_t last_step, std::int64_t log_interval);
 
-  void step(std::int64_t step, double loss, double lr, std::int64_t tokens, double seconds);
+  void step(const StepInfo& info);
   void line(const std::string& text);       // above the bar
   void highlight(const std::string& text);  // the same, in colour where that is wanted
   void finish();                            // removes the bar

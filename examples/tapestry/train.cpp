@@ -121,6 +121,7 @@ class Run {
         batch_(train_.batch(0)),
         model_(model_config_, o_.seed),
         averaged_(model_, o_.ema),
+        scaler_(scaler_options(o_)),
         optimizer_(make_optimizer(o_, parameters(model_))),
         trainer_(averaged_, *optimizer_, schedule(), trainer_options(), functions()) {
     run_state_.config["tokenizer_description"] = tokenizer_->description();
@@ -178,10 +179,14 @@ class Run {
                   cosine(o_.learning_rate, o_.min_lr, std::max<std::int64_t>(decay - o_.warmup_iters, 1)));
   }
 
-  TrainerOptions trainer_options() const {
+  TrainerOptions trainer_options() {
+    if (o_.skip_outliers > 0) outliers_.emplace(OutlierOptions{.threshold = o_.skip_outliers});
     return {.max_steps = o_.max_iters,
             .accumulate = o_.gradient_accumulation_steps,
             .clip_norm = o_.grad_clip,
+            .clip_value = o_.clip_value,
+            .scaler = &scaler_,
+            .outliers = outliers_ ? &*outliers_ : nullptr,
             .eval_every = o_.eval_interval,
             .seed = o_.seed,
             .time_budget_seconds = parse_duration("time_budget", o_.time_budget)};
@@ -191,7 +196,7 @@ class Run {
     return {.micro_loss =
                 [this](std::int64_t i) {
                   train_.fill(i, batch_);
-                  const CrossEntropy loss = model_.loss(batch_.inputs, batch_.targets);
+                  const CrossEntropy loss = loss_in_dtype(batch_);
                   return LossResult{loss.loss, loss.valid_tokens};
                 },
             .valid_tokens = {},
@@ -200,25 +205,28 @@ class Run {
             .on_eval = [this](std::int64_t step, double loss) { on_eval(step, loss); }};
   }
 
+  // Every forward pass of training and evaluation.
+  CrossEntropy loss_in_dtype(const Batch& batch) const { return model_.loss(batch.inputs, batch.targets); }
+
   double loss_on(const TokenBatches& batches, std::int64_t count) {
     const EvalScope eval_scope(model_);
     const auto average = averaged_.averaged();
     double sum = 0;
     for (std::int64_t i = 0; i < count; ++i) {
       const Batch batch = batches.evaluation_batch(i);
-      sum += model_.loss(batch.inputs, batch.targets).loss.item();
+      sum += loss_in_dtype(batch).loss.item();
     }
     return sum / static_cast<double>(count);
   }
 
   void on_step(const StepInfo& info) {
     if (!info.skipped) averaged_.update();
-    progress_->step(info.step, info.loss, info.lr, info.tokens, info.seconds);
+    progress_->step(info);
     monitoring_->on_step(info, trainer_);
-    if (info.skipped) progress_->line(fmt::format("step {}: the gradient is not finite; step skipped", info.step));
-    if (info.step % o_.log_interval != 0 && info.step != o_.max_iters) return;
-    metrics_->train(info.step, info.loss, info.lr, info.grad_norm, static_cast<double>(info.tokens) / info.seconds,
-                    info.skipped);
+    if (info.skipped)
+      progress_->line(fmt::format("step {}: {}; step skipped{}", info.step, reason_text(info.reason),
+                                  scaler_.enabled() ? fmt::format(", the scale is now {}", scaler_.scale()) : ""));
+    if (info.step % o_.log_interval == 0 || info.step == o_.max_iters) metrics_->train(info);
   }
 
   void on_eval(std::int64_t step, double loss) {
@@ -279,6 +287,13 @@ class Run {
                            split_.validation.size(), tokenizer_->vocabulary()));
     print_line(fmt::format("model: {}, {}, {} wide, {} of context: {} parameters", plural(o_.n_layer, "layer"),
                            plural(o_.n_head, "head"), o_.n_embd, o_.block_size, parameter_count(model_)));
+    if (o_.dtype != "f32" || scaler_.enabled())
+      print_line(fmt::format(
+          "precision: {}, {}", o_.dtype,
+          scaler_.enabled()
+              ? fmt::format("{} {}", scaler_options(o_).dynamic ? "dynamic loss scale from" : "static loss scale",
+                            scaler_options(o_).init_scale)
+              : "no loss scale"));
   }
 
   void load() {
@@ -323,6 +338,8 @@ class Run {
   Batch batch_;
   Gpt model_;
   AveragedModel averaged_;
+  GradScaler scaler_;
+  std::optional<OutlierFilter> outliers_;
   std::unique_ptr<Optimizer> optimizer_;
   Trainer trainer_;
   std::optional<Progress> progress_;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "train_optimizer.h"
@@ -41,6 +42,13 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("beta1", o.beta1, "first moment of adamw, adam, lion, lamb and muon", from_to_below(0, 1));
   options.add("beta2", o.beta2, "second moment of these", from_to_below(0, 1));
   options.add("grad_clip", o.grad_clip, "largest gradient norm; 0 means no clipping", at_least(0));
+  options.add("clip_value", o.clip_value, "largest element of a gradient; 0 means no clipping", at_least(0));
+  options.add("skip_outliers", o.skip_outliers,
+              "skip steps whose loss or gradient norm is so many standard deviations high; 0 means none", at_least(0));
+  options.add("dtype", o.dtype, "f32, bf16 or f16 in the forward pass; weights stay f32",
+              one_of({"f32", "bf16", "f16"}));
+  options.add("grad_scaler", o.grad_scaler,
+              "of the loss: none, dynamic[:SCALE] or static[:SCALE]; auto means dynamic for f16, else none");
   options.add("seed", o.seed, "of weights, batches and dropout");
   options.group("Run");
   options.add("threads", o.threads, "0 means all processors; results do not depend on it", at_least(0));
@@ -58,6 +66,7 @@ void check(const TrainOptions& o) {
     throw UsageError(fmt::format("--min_lr must be at most --learning_rate, {}, not {}", o.learning_rate, o.min_lr));
   parse_duration("time_budget", o.time_budget);
   parse_monitor(o.monitor);
+  scaler_options(o);
   try {
     model_config(o, 1).check();
   } catch (const Error& e) {
@@ -76,6 +85,32 @@ MonitorChoice parse_monitor(const std::string& text) {
     if (every.empty() || steps > 0) return {.headroom = true, .every = steps};
   }
   throw UsageError("--monitor must be none, overflow, headroom or headroom:STEPS, not '" + text + "'");
+}
+
+GradScalerOptions scaler_options(const TrainOptions& o) {
+  const std::string& text = o.grad_scaler;
+  const std::string kind = text.substr(0, text.find(':'));
+  if (text == "auto") return {.enabled = o.dtype == "f16"};
+  if (text == "none") return {.enabled = false};
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(
+        fmt::format("--grad_scaler must be auto, none, dynamic, static, dynamic:SCALE or static:SCALE, "
+                    "with a finite SCALE above 0, not {}{}",
+                    text, why));
+  };
+  if (kind != "dynamic" && kind != "static") refuse("");
+  GradScalerOptions result{.dynamic = kind == "dynamic"};
+  if (kind != text) {
+    const char *first = text.data() + kind.size() + 1, *last = text.data() + text.size();
+    const auto [end, error] = std::from_chars(first, last, result.init_scale);
+    if (error != std::errc() || end != last) refuse("");
+  }
+  try {
+    GradScaler{result};
+  } catch (const Error& e) {
+    refuse(text_of(" (", e.what(), ")"));
+  }
+  return result;
 }
 
 void check_memory(const GptConfig& c, int copies, double tokens) {
@@ -119,10 +154,10 @@ GptConfig model_config(const std::map<std::string, std::string>& stored, std::in
 }
 
 void take_over(const std::map<std::string, std::string>& stored, const Options& options, Arguments& args) {
-  constexpr const char* kFixed[] = {"n_layer",    "n_head",    "n_embd", "head_dim",
-                                    "block_size", "bias",      "norm",   "activation",
-                                    "batch_size", "tokenizer", "seed",   "gradient_accumulation_steps",
-                                    "optimizer"};
+  constexpr const char* kFixed[] = {"n_layer",    "n_head",      "n_embd",   "head_dim",
+                                    "block_size", "bias",        "norm",     "activation",
+                                    "batch_size", "tokenizer",   "seed",     "gradient_accumulation_steps",
+                                    "dtype",      "grad_scaler", "optimizer"};
   constexpr const char* kOfThisCall[] = {"out_dir", "resume", "config", "time_budget", "monitor", "detect_nan"};
   const auto is_in = [](const auto& list, const std::string& name) {
     return std::find(std::begin(list), std::end(list), name) != std::end(list);

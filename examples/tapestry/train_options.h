@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "layers/models/gpt.h"
+#include "optim/grad_scaler.h"
 #include "optim/training_state.h"
 
 namespace tapestry::command {
@@ -21,6 +22,8 @@ struct TrainOptions {
   std::int64_t max_iters = 2000, warmup_iters = 100, lr_decay_iters = -1;
   std::string optimizer = "adamw";
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.99, momentum = 0, ema = 0, grad_clip = 1.0;
+  double clip_value = 0, skip_outliers = 0;
+  std::string dtype = "f32", grad_scaler = "auto";
   std::int64_t eval_interval = 250, eval_iters = 20, log_interval = 10, sample_tokens = 120;
   std::uint64_t seed = 1337;
   int threads = 0;
@@ -44,6 +47,9 @@ MonitorChoice parse_monitor(const std::string& text);
 // Throws if this machine's memory cannot hold so many copies of the model's parameters (4 in training: value, gradient,
 // two moments) and the activations of a batch of `tokens`.
 void check_memory(const GptConfig& config, int copies, double tokens);
+
+// What --grad_scaler and --dtype say; not enabled where there is to be none. Throws UsageError.
+GradScalerOptions scaler_options(const TrainOptions& o);
 
 GptConfig model_config(const TrainOptions& o, std::int64_t vocabulary);
 // The model a checkpoint's stored options describe.
