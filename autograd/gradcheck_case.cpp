@@ -24,26 +24,36 @@ std::vector<NamedParameter> parameters_of(const GradcheckCase& c) {
   return c.module ? parameters(*c.module) : std::vector<NamedParameter>{};
 }
 
-// Every element moved up or down by one unit in the last place of f32.
-void move_by_last_place(Tensor& t, std::uint64_t stream) {
+// The relative distance of neighbours.
+double last_place(DType dtype) { return dtype == DType::bf16 ? 0x1p-7 : dtype == DType::f16 ? 0x1p-10 : 0x1p-23; }
+
+// Every element moved up or down by one unit in the last place of `dtype`.
+void move_by_last_place(Tensor& t, DType dtype, std::uint64_t stream) {
   const RandomKey key{22, stream};
   double* x = t.mutable_data<double>();
-  for (std::int64_t i = 0; i < t.numel(); ++i) x[i] *= 1 + (key.below(i, 2) ? 1 : -1) * 0x1p-23;
+  for (std::int64_t i = 0; i < t.numel(); ++i) x[i] *= 1 + (key.below(i, 2) ? 1 : -1) * last_place(dtype);
 }
 
-Tensor cotangent_for(const std::vector<Var>& outputs, bool moved) {
+// What backward starts from: the same normal values, rounded to a type and moved by its last place if asked.
+struct Cotangent {
+  DType dtype = DType::f64;
+  bool moved = false;
+};
+
+Tensor cotangent_for(const std::vector<Var>& outputs, Cotangent how) {
   std::int64_t size = 0;
   for (const Var& y : outputs) size += y.numel();
   Tensor cotangent = empty({size}, DType::f64);
   fill_normal(cotangent, 0, 1, RandomKey{21, 0});
-  if (moved) move_by_last_place(cotangent, 0);
+  cotangent = cotangent.to(how.dtype).to(DType::f64);
+  if (how.moved) move_by_last_place(cotangent, how.dtype, 0);
   return cotangent;
 }
 
 // One forward and backward pass; `change` may replace what the function gets for the watched inputs. Gradient number
 // `begun` holds ones already when the function's backward comes.
 template <class Change>
-Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change, bool moved_cotangent = false,
+Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change, Cotangent cotangent = {},
         std::optional<std::size_t> begun = {}) {
   Tape tape;
   if (c.module) zero_grad(*c.module);
@@ -52,7 +62,7 @@ Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change
   std::vector<Var> x = watched;
   change(x);
   const std::vector<Var> outputs = c.function(x);
-  Var loss = inner_product(outputs, cotangent_for(outputs, moved_cotangent));
+  Var loss = inner_product(outputs, cotangent_for(outputs, cotangent));
   if (begun) {
     const Var used_again =
         *begun < watched.size() ? watched[*begun] : *parameters_of(c)[*begun - watched.size()].parameter;
@@ -67,8 +77,9 @@ Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Change change
                                                        : zeros_like(p.parameter->value()));
   return result;
 }
-Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs) {
-  return run(c, inputs, [](std::vector<Var>&) {});
+Run run(const GradcheckCase& c, const std::vector<Tensor>& inputs, Cotangent cotangent = {}) {
+  return run(
+      c, inputs, [](std::vector<Var>&) {}, cotangent);
 }
 
 std::string gradient_name(const GradcheckCase& c, std::size_t index) {
@@ -179,7 +190,7 @@ std::string check_accumulation(const GradcheckCase& c) {
   for (std::size_t i = 0; i < reference.gradients.size(); ++i) {
     if (i >= c.inputs.size() && !parameters_of(c)[i - c.inputs.size()].parameter->trainable()) continue;
     const Run got = run(
-        c, c.inputs, [](std::vector<Var>&) {}, false, i);
+        c, c.inputs, [](std::vector<Var>&) {}, {}, i);
     const std::string when = text_of("when ", gradient_name(c, i), " is added to what is there");
     const std::string problem = compare_bits(c, reference, got, when, i);
     if (!problem.empty()) return problem;
@@ -217,38 +228,48 @@ std::vector<Tensor> in_dtype(const std::vector<Tensor>& tensors, DType dtype) {
   return result;
 }
 
-Run run_in(const GradcheckCase& c, DType dtype) {
-  std::optional<ConvertScope> scope;
+// On values, parameters and cotangent rounded to `values`, computed in `dtype`.
+Run run_in(const GradcheckCase& c, DType dtype, DType values = DType::f32) {
+  std::optional<ConvertScope> rounded, scope;
+  if (c.module && is_16bit(values)) rounded.emplace(*c.module, values);
   if (c.module) scope.emplace(*c.module, dtype);
-  return run(c, in_dtype(in_dtype(c.inputs, DType::f32), dtype));
+  return run(c, in_dtype(in_dtype(c.inputs, values), dtype), Cotangent{values});
 }
 
-// In f64, with inputs, parameters and cotangent moved by the last place of f32.
-Run run_moved(const GradcheckCase& c) {
+// In f64, with values, parameters and cotangent rounded to `values` and then moved by its last place.
+Run run_moved(const GradcheckCase& c, DType values) {
   std::uint64_t stream = 1;
-  std::vector<Tensor> inputs = in_dtype(in_dtype(c.inputs, DType::f32), DType::f64);
-  for (Tensor& t : inputs) move_by_last_place(t, stream++);
-  std::optional<ConvertScope> scope;
+  std::vector<Tensor> inputs = in_dtype(in_dtype(c.inputs, values), DType::f64);
+  for (Tensor& t : inputs) move_by_last_place(t, values, stream++);
+  std::optional<ConvertScope> rounded, scope;
+  if (c.module) rounded.emplace(*c.module, values);
   if (c.module) scope.emplace(*c.module, DType::f64);
-  for (const NamedParameter& p : parameters_of(c)) move_by_last_place(p.parameter->mutable_value(), stream++);
-  return run(
-      c, inputs, [](std::vector<Var>&) {}, true);
+  for (const NamedParameter& p : parameters_of(c)) move_by_last_place(p.parameter->mutable_value(), values, stream++);
+  return run(c, inputs, Cotangent{values, true});
 }
 
-std::string check_f32(const GradcheckCase& c, GradcheckCaseResult& result) {
-  const Run exact = run_in(c, DType::f64), moved = run_moved(c), got = run_in(c, DType::f32);
+// Computed in `dtype` against f64 from the same rounded values. Errors are relative to the largest entry of a tensor
+// or, where that holds zeros such as the gradient of a key's bias, to `least` of the largest of all. Where terms
+// cancel, the last digit of the inputs decides about more than `tolerance`: `moves` times that is allowed too, up to
+// `most`.
+struct Comparison {
+  DType dtype;
+  double tolerance, moves, most, least;
+};
+std::string compare_in(const GradcheckCase& c, const Comparison& how, double& worst) {
+  const Run exact = run_in(c, DType::f64, how.dtype), moved = run_moved(c, how.dtype);
+  const Run got = run_in(c, how.dtype, how.dtype);
   std::string problem;
   auto compare = [&](const std::vector<Tensor>& right, const std::vector<Tensor>& beside,
                      const std::vector<Tensor>& ours, auto&& name) {
     double all = 0;
     for (const Tensor& t : right) all = std::max(all, largest(t));
     for (std::size_t i = 0; i < right.size(); ++i) {
-      // A tensor of zeros, such as the gradient of a key's bias, is measured by the others.
-      const double scale = std::max({largest(right[i]), 1e-3 * all, 1e-30});
+      const double smallest_normal = how.dtype == DType::f16 ? 0x1p-14 : 1e-30;
+      const double scale = std::max({largest(right[i]), how.least * all, smallest_normal});
       const double error = distance(ours[i], right[i]) / scale;
-      result.f32_error = std::max(result.f32_error, error);
-      // Where terms cancel, the last digit of the inputs decides about more than that.
-      const double allowed = c.f32_tolerance + std::min(1e-2, 64 * distance(beside[i], right[i]) / scale);
+      worst = std::max(worst, error);
+      const double allowed = how.tolerance + std::min(how.most, how.moves * distance(beside[i], right[i]) / scale);
       if (!(error <= allowed) && problem.empty())
         problem =
             text_of(name(i), " is off by ", number(error), " of its largest entry; ", number(allowed), " is allowed");
@@ -258,6 +279,16 @@ std::string check_f32(const GradcheckCase& c, GradcheckCaseResult& result) {
   compare(exact.gradients, moved.gradients, got.gradients, [&](std::size_t i) { return gradient_name(c, i); });
   return problem;
 }
+
+std::string check_f32(const GradcheckCase& c, GradcheckCaseResult& result) {
+  return compare_in(c, {DType::f32, c.f32_tolerance, 64, 1e-2, 1e-3}, result.f32_error);
+}
+
+std::string check_low(const GradcheckCase& c, DType dtype, double& worst) {
+  return compare_in(c, {dtype, c.low_tolerance * last_place(dtype) / 2, 1, 0.25, 1e-2}, worst);
+}
+
+bool runs_low(const GradcheckCase& c) { return c.low && c.skip_low.empty(); }
 
 class ThreadScope {
  public:
@@ -270,7 +301,8 @@ class ThreadScope {
 
 std::string check_determinism(const GradcheckCase& c) {
   const ThreadScope restore;
-  for (const DType dtype : {DType::f32, DType::f64}) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    if (is_16bit(dtype) && !runs_low(c)) continue;
     std::optional<Run> first;
     for (const int threads : {1, 1, 2, 3}) {
       set_num_threads(threads);
@@ -319,14 +351,21 @@ GradcheckCaseResult run_case(const GradcheckCase& c) {
   check("accumulation", [&] { return in_f64([&] { return check_accumulation(c); }); });
   check("same input", [&] { return in_f64([&] { return check_same_input(c); }); });
   check("f32", [&] { return check_f32(c, result); });
+  if (runs_low(c)) {
+    check("bf16", [&] { return check_low(c, DType::bf16, result.bf16_error); });
+    check("f16", [&] { return check_low(c, DType::f16, result.f16_error); });
+  }
   check("determinism", [&] { return check_determinism(c); });
 
   result.passed = result.details.empty();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   result.seconds = elapsed.count();
   const std::string name = c.name + std::string(c.name.size() < 48 ? 48 - c.name.size() : 1, ' ');
+  std::string low;
+  if (runs_low(c)) low = text_of(", bf16 ", number(result.bf16_error), ", f16 ", number(result.f16_error));
+  if (!c.skip_low.empty()) low = ", not in bf16 and f16";
   result.line = text_of(result.passed ? "ok    " : "FAIL  ", name, "gradient ", number(result.gradient_error), ", f32 ",
-                        number(result.f32_error), ", ", result.report.kinks, " kinks, ",
+                        number(result.f32_error), low, ", ", result.report.kinks, " kinks, ",
                         static_cast<std::int64_t>(1e3 * result.seconds), " ms");
   return result;
 }

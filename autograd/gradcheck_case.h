@@ -19,19 +19,23 @@ struct GradcheckCase {
   std::shared_ptr<Module> module = nullptr;  // of a layer: `function` uses it, and its parameters are checked too
   GradcheckOptions gradcheck = {.full_jacobian_limit = 10'000, .probes = 3, .max_kink_share = 0};
   double f32_tolerance = 1e-5;  // between f32 and f64 results, relative to the largest entry of the tensor
-  bool same_input = true;       // inputs of equal shape may be one and the same Var
-  std::vector<bool> drawn;      // for each input: it is normal noise of the seed and may be drawn anew
-  std::string skip;             // why the row is not run; it is shown and counted
+  bool low = false;             // also run in f16 and bf16: for a function that knows them
+  // Between f16 or bf16 and f64 results, in units of the type's rounding error (2^-11, 2^-8) of the largest entry.
+  double low_tolerance = 4;
+  std::string skip_low;     // why a row that knows them is not run in f16 and bf16; it is shown
+  bool same_input = true;   // inputs of equal shape may be one and the same Var
+  std::vector<bool> drawn;  // for each input: it is normal noise of the seed and may be drawn anew
+  std::string skip;         // why the row is not run; it is shown and counted
 
   std::string covers() const { return name.substr(0, name.find(' ')); }
 };
 
 struct GradcheckCaseResult {
   bool passed = false;
-  std::string line;                 // "ok    softmax [3, 33]   gradient 2.1e-10, f32 8.0e-08, 0 kinks, 4 ms"
-  std::string details;              // what failed, several lines; empty if nothing did
+  std::string line;     // "ok    softmax [3]   gradient 2.1e-10, f32 8.0e-08, bf16 2.0e-03, f16 3.1e-04, 0 kinks, 4 ms"
+  std::string details;  // what failed, several lines; empty if nothing did
   std::vector<std::string> failed;  // names of the checks, see run_case()
-  double gradient_error = 0, f32_error = 0;
+  double gradient_error = 0, f32_error = 0, bf16_error = 0, f16_error = 0;
   double seconds = 0;
   GradcheckReport report;  // of the first check
 };
@@ -47,7 +51,9 @@ GradcheckReport gradcheck(const GradcheckCase& c);
 //   accumulation  where one gradient is begun by another use, it alone is added to, and the others keep their bits
 //   same input    f(x, x): one Var passed as two inputs gets the sum of both gradients
 //   f32           values and gradients agree with f64 within f32_tolerance, and what the last digit of the inputs moves
-//   determinism   two runs, and runs on 1, 2 and 3 threads, give the same bits in f32 and f64
+//   bf16, f16     with `low`, the same for 16-bit inputs, parameters and cotangent, against f64 from the same rounded
+//                 values: within low_tolerance roundings, and what the last digit of the inputs moves
+//   determinism   two runs, and runs on 1, 2 and 3 threads, give the same bits in f32, f64 and bf16
 GradcheckCaseResult run_case(const GradcheckCase& c);
 
 // Input `index` of the given shape: f64, normal, a pure function of its arguments.

@@ -120,6 +120,8 @@ std::string footer(const std::vector<GradcheckCase>& all, const GradcheckSuiteRe
   for (const GradcheckSuiteRow& r : result.rows)
     if (!r.row->skip.empty()) text += text_of("skipped: ", r.row->name, ": ", r.row->skip, "\n");
   for (const GradcheckSuiteRow& r : result.rows)
+    if (!r.row->skip_low.empty()) text += text_of("not in bf16 and f16: ", r.row->name, ": ", r.row->skip_low, "\n");
+  for (const GradcheckSuiteRow& r : result.rows)
     if (r.row->skip.empty() && !r.result.passed) text += text_of("failed: ", r.row->name, "\n");
   if (!result.uncovered.empty())
     text += text_of("not covered: no row is named after ", joined(result.uncovered), "; add one for each\n");

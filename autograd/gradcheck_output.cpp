@@ -86,6 +86,11 @@ nlohmann::json json_of(const GradcheckSuiteRow& r) {
   row["seconds"] = r.result.seconds;
   row["gradient_error"] = r.result.gradient_error;
   row["f32_error"] = r.result.f32_error;
+  if (r.row->low && r.row->skip_low.empty()) {
+    row["bf16_error"] = r.result.bf16_error;
+    row["f16_error"] = r.result.f16_error;
+  }
+  if (!r.row->skip_low.empty()) row["low_reason"] = r.row->skip_low;
   row["compared"] = report.compared;
   row["kinks"] = report.kinks;
   row["frozen"] = report.frozen;

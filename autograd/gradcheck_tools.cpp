@@ -1,5 +1,6 @@
 // What a gradient check needs besides the comparison: a loss for any cotangent, and a module in double for a while.
 #include "autograd/gradcheck.h"
+#include "core/kernels/widen.h"
 
 namespace tapestry {
 
@@ -12,10 +13,8 @@ Var inner_product(std::span<const Var> outputs, const Tensor& cotangent) {
   const double* c = cotangent.data<double>();
   double sum = 0;
   for (std::size_t k = 0; k < outputs.size(); ++k) {
-    visit_float("inner_product", outputs[k].dtype(), [&]<class T>(TypeTag<T>) {
-      const T* y = outputs[k].value().data<T>();
-      for (std::int64_t i = 0; i < outputs[k].numel(); ++i) sum += c[offsets[k] + i] * static_cast<double>(y[i]);
-    });
+    const Tensor y = outputs[k].value().to(DType::f64);
+    for (std::int64_t i = 0; i < y.numel(); ++i) sum += c[offsets[k] + i] * y.data<double>()[i];
   }
   const Tensor starts = from_values(offsets, {static_cast<std::int64_t>(offsets.size())});
   return record(
@@ -25,12 +24,14 @@ Var inner_product(std::span<const Var> outputs, const Tensor& cotangent) {
         for (std::size_t k = 0; k < grads.size(); ++k) {
           if (!grads[k]) continue;
           const double* from = cotangent.data<double>() + starts.data<std::int64_t>()[k];
-          visit_float("inner_product", grads[k].dtype(), [&]<class T>(TypeTag<T>) {
-            const bool add = grads[k].claim();
-            T* d = grads[k].data<T>();
+          detail::Widened<Grad> wide(grads[k]);
+          visit_float("inner_product", wide.get().dtype(), [&]<class T>(TypeTag<T>) {
+            const bool add = wide.get().claim();
+            T* d = wide.get().data<T>();
             for (std::int64_t i = 0; i < grads[k].shape().numel(); ++i)
               d[i] = static_cast<T>((add ? static_cast<double>(d[i]) : 0.0) + seed * from[i]);
           });
+          wide.finish();
         }
       },
       outputs);

@@ -33,9 +33,10 @@ bool Grad::claim_over(const Tensor& spent) const {
 
 void Grad::pass(const Tensor& dy) const {
   GradSlot& slot = *slot_;
-  TAP_CHECK(dy.shape() == slot.shape && dy.dtype() == slot.dtype, "pass: the gradient must be ", slot.dtype, " ",
+  const bool same_type = dy.dtype() == slot.dtype, one_is_16bit = is_16bit(dy.dtype()) || is_16bit(slot.dtype);
+  TAP_CHECK(dy.shape() == slot.shape && (same_type || one_is_16bit), "pass: the gradient must be ", slot.dtype, " ",
             slot.shape, ", not ", dy.dtype(), " ", dy.shape());
-  if (!slot.set && !slot.pinned) {
+  if (!slot.set && !slot.pinned && same_type) {
     slot.tensor = dy;
     slot.set = true;
     count_write();

@@ -41,8 +41,9 @@ class Grad {
   Tensor& tensor() const { return slot_->tensor; }
   GradSlot* slot() const { return slot_; }  // for a tape that gathers into it
 
-  // Instead of claim(): the gradient is `dy` itself (equal shape and dtype). Shares the storage where it can; a later
-  // write copies first.
+  // Instead of claim(): the gradient is `dy` itself (equal shape). Shares the storage where it can; a later write
+  // copies first. A dy of another floating type, as of the narrower operand of a sum, is rounded or widened to the
+  // gradient's.
   void pass(const Tensor& dy) const;
 
  private:

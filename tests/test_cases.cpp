@@ -63,25 +63,19 @@ std::string joined(const std::set<std::string>& names) {
   return text;
 }
 
+Tensor times(const Tensor& t, double factor) {
+  Tensor result = t.to(DType::f64).clone();
+  double* x = result.mutable_data<double>();
+  for (std::int64_t i = 0; i < t.numel(); ++i) x[i] *= factor;
+  return result.to(t.dtype());
+}
+
 // y = factor * x for any float dtype; dx = factor * dy.
 template <class Factor>
 Var times(const Var& x, Factor factor) {
-  Tensor y = empty_like(x.value());
-  visit_float("times", x.dtype(), [&]<class T>(TypeTag<T>) {
-    for (std::int64_t i = 0; i < x.numel(); ++i)
-      y.mutable_data<T>()[i] = static_cast<T>(factor(x.dtype()) * x.value().at(i));
-  });
   return record(
-      "times", y,
-      [factor](const Tensor& dy, Grad dx) {
-        const bool add = dx.claim();
-        visit_float("times", dy.dtype(), [&]<class T>(TypeTag<T>) {
-          T* d = dx.data<T>();
-          for (std::int64_t i = 0; i < dy.numel(); ++i)
-            d[i] = static_cast<T>((add ? d[i] : T(0)) + factor(dy.dtype()) * dy.at(i));
-        });
-      },
-      x);
+      "times", times(x.value(), factor(x.dtype())),
+      [factor](const Tensor& dy, Grad dx) { dx.pass(times(dy, factor(dy.dtype()))); }, x);
 }
 
 Case planted(const std::string& name, std::size_t inputs, GradcheckFunction function) {
@@ -89,6 +83,7 @@ Case planted(const std::string& name, std::size_t inputs, GradcheckFunction func
   c.name = name;
   for (std::size_t i = 0; i < inputs; ++i) c.inputs.push_back(tensor({0.5, -1.5, 2.5}, {3}, DType::f64));
   c.function = std::move(function);
+  c.low = true;
   return c;
 }
 
@@ -103,7 +98,8 @@ double one(DType) { return 1; }
 }  // namespace
 
 TEST_CASE("Every row of the catalogue passes all checks") {
-  double worst_gradient = 0, worst_f32 = 0;
+  double worst_gradient = 0, worst_f32 = 0, worst_bf16 = 0, worst_f16 = 0;
+  std::int64_t not_low = 0;
   std::set<std::string> names;
   for (const Case& c : all_cases()) {
     CHECK_MESSAGE(names.insert(c.name).second, "two rows are named ", c.name);
@@ -111,8 +107,12 @@ TEST_CASE("Every row of the catalogue passes all checks") {
     CHECK_MESSAGE(result.passed, result.line, "\n", result.details);
     worst_gradient = std::max(worst_gradient, result.gradient_error);
     worst_f32 = std::max(worst_f32, result.f32_error);
+    worst_bf16 = std::max(worst_bf16, result.bf16_error);
+    worst_f16 = std::max(worst_f16, result.f16_error);
+    not_low += !c.skip_low.empty();
   }
-  MESSAGE(names.size(), " rows, worst gradient error ", worst_gradient, ", worst f32 error ", worst_f32);
+  MESSAGE(names.size(), " rows, worst gradient error ", worst_gradient, ", worst f32 error ", worst_f32, ", bf16 ",
+          worst_bf16, ", f16 ", worst_f16, "; ", not_low, " rows not in bf16 and f16");
   CHECK(worst_gradient < 1e-7);
 }
 
@@ -288,6 +288,11 @@ TEST_CASE("Each check of a row can fail") {
                         return times(x, [](DType dtype) { return dtype == DType::f32 ? 1.0001 : 1; });
                       })),
               "f32");
+  for (const DType low : {DType::bf16, DType::f16})
+    check_finds(planted("low", 1, gradcheck_function([low](const Var& x) {
+                          return times(x, [low](DType dtype) { return dtype == low ? 1.03 : 1; });
+                        })),
+                to_text(low));
   check_finds(planted("determinism", 1, gradcheck_function([](const Var& x) {
                         return times(x, [](DType) { return num_threads() == 3 ? 1 + 1e-6 : 1; });
                       })),

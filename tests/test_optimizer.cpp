@@ -50,6 +50,29 @@ TEST_CASE("O02 Adam epsilon with a zero gradient") {
   CHECK(values_of(list) == std::vector<double>{1, -2, 0.5});
 }
 
+TEST_CASE("O02 16-bit parameters are refused; f32 ones with gradients of 16-bit copies keep eps") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    std::vector<Parameter> low = filled({1, -2, 0.5}, dtype);
+    CHECK_THROWS_WITH_AS(
+        AdamW(one_group(low), {}),
+        text_of("optimizer: p0 is ", dtype, ", but parameters are kept in f32 or f64; convert the model first").c_str(),
+        Error);
+    std::vector<Parameter> list = filled({1, -2, 0.5});
+    AdamW optimizer(one_group(list), {.weight_decay = 0});
+    for (int t = 0; t < 3; ++t) {
+      for (Parameter& p : list) set_grad(p, full({1}, 1e-9, dtype));  // 0 in f16
+      optimizer.step({.lr = 0.1});
+    }
+    const bool zero = dtype == DType::f16;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const double start = std::array{1.0, -2.0, 0.5}[i], value = list[i].value().item();
+      CHECK(std::isfinite(value));
+      CHECK((value == start) == zero);
+      if (!zero) CHECK(value == doctest::Approx(start - 0.3 / 11).epsilon(1e-3));  // g / (g + eps) = 1 / 11
+    }
+  }
+}
+
 TEST_CASE("O04 momentum and a changing learning rate") {
   auto run = [](const SgdOptions& options) {
     std::vector<Parameter> list = filled({0});

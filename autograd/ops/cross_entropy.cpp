@@ -13,9 +13,9 @@ void check_options(const char* op, const Var& logits, const CrossEntropyOptions&
   TAP_CHECK(o.label_smoothing >= 0 && o.label_smoothing <= 1, op, ": label_smoothing must be in [0, 1], not ",
             o.label_smoothing);
   const Tensor& w = o.class_weights;
-  TAP_CHECK(!w || (w.shape() == Shape{s.back()} && w.dtype() == logits.dtype()), op, ": logits are ", logits.dtype(),
-            " ", s, ", so class_weights must be ", logits.dtype(), " [", s.back(), "], not ", w.dtype(), " ",
-            w.shape());
+  const DType dtype = accumulate_dtype(logits.dtype());
+  TAP_CHECK(!w || (w.shape() == Shape{s.back()} && w.dtype() == dtype), op, ": logits are ", logits.dtype(), " ", s,
+            ", so class_weights must be ", dtype, " [", s.back(), "], not ", w.dtype(), " ", w.shape());
 }
 
 void check_class_targets(const char* op, const Shape& s, const Tensor& targets) {

@@ -16,19 +16,19 @@ void cross_entropy_forward(const Tensor& logits, const Tensor& targets, const Cr
   Tensor row_loss = workspace({rows}, DType::f64);
   double* losses = row_loss.mutable_data<double>();
 
-  visit_float("cross_entropy", logits.dtype(), [&]<class T>(TypeTag<T>) {
-    const T* z = logits.data<T>();
+  visit_float("cross_entropy", accumulate_dtype(logits.dtype()), [&]<class T>(TypeTag<T>) {
+    const Source<T> z(logits);
     T* stats = row_stats.mutable_data<T>();
     const CrossEntropyTerms<T> terms(options, n);
     const std::int64_t ignore_index = options.ignore_index;
-    parallel_rows(rows, n, [=](std::int64_t row) {
+    parallel_rows(rows, n, [=, &terms](std::int64_t row) {
       T* stat = stats + 2 * row;
-      const T* z_row = z + row * n;
       const std::int64_t t = target[row];
       if (t == ignore_index) {
         losses[row] = stat[0] = stat[1] = 0;
         return;
       }
+      const T* z_row = z.read(row * n, n, RowBuffers<T>(z.narrow(), 1, n)[0]);
       write_row_stats(z_row, n, stat);
       const T factor = terms.keep * terms.weight(t);
       double row_total = factor * (factor == 0 ? stat[0] : stat[0] - (z_row[t] - stat[1]));
@@ -41,8 +41,8 @@ void cross_entropy_forward(const Tensor& logits, const Tensor& targets, const Cr
         losses[row] += z_scale * lse * lse;
       }
     });
-    *loss.mutable_data<T>() = static_cast<T>(sum_of(losses, rows));
   });
+  loss.fill(sum_of(losses, rows));
 }
 
 void cross_entropy_backward(const Tensor& dloss, const Tensor& logits, const Tensor& targets,
@@ -53,24 +53,30 @@ void cross_entropy_backward(const Tensor& dloss, const Tensor& logits, const Ten
   const Ids target("cross_entropy_backward", "targets", targets);
   const std::int64_t rows = logits.shape().rows(), n = logits.shape().back();
 
-  visit_float("cross_entropy_backward", logits.dtype(), [&]<class T>(TypeTag<T>) {
-    const T *z = logits.data<T>(), *stats = row_stats.data<T>();
-    T* dz = dlogits.data<T>();
+  const double seed = dloss.item();
+  visit_float("cross_entropy_backward", accumulate_dtype(logits.dtype()), [&]<class T>(TypeTag<T>) {
+    const Source<T> z(logits);
+    const Target<T> dz(dlogits.tensor());
+    const bool mixed = z.narrow() || dz.narrow();
+    const T* stats = row_stats.data<T>();
     const CrossEntropyTerms<T> terms(options, n);
-    const T scale = static_cast<T>(share_of(*dloss.data<T>(), counts.weight));
-    const T z_scale = static_cast<T>(share_of(2 * options.z_loss * *dloss.data<T>(), static_cast<double>(counts.rows)));
+    const T scale = static_cast<T>(share_of(seed, counts.weight));
+    const T z_scale = static_cast<T>(share_of(2 * options.z_loss * seed, static_cast<double>(counts.rows)));
     const T spread = terms.spread * scale;
     const T spread_total =
         terms.spread > 0 ? spread * row_sum<T>(n, [=](std::int64_t i, auto count) { return terms.weight(i, count); })
                          : T(0);
     const std::int64_t ignore_index = options.ignore_index;
-    parallel_rows(rows, n, [=](std::int64_t row) {
+    parallel_rows(rows, n, [=, &terms](std::int64_t row) {
       const std::int64_t t = target[row];
-      const T *z_row = z + row * n, *stat = stats + 2 * row;
-      T* dz_row = dz + row * n;
+      if (t == ignore_index && add) return;
+      const T* stat = stats + 2 * row;
+      const RowBuffers<T> buffer(mixed, 2, n);
+      const T* z_row = z.read(row * n, n, buffer[0]);
+      T* dz_row = dz.open(row * n, n, add, buffer[1]);
       if (t == ignore_index) {
-        if (!add) std::fill(dz_row, dz_row + n, T(0));
-        return;
+        std::fill(dz_row, dz_row + n, T(0));
+        return dz.close(row * n, n, dz_row);
       }
       const T factor = terms.keep * terms.weight(t) * scale;
       T total = factor + spread_total;
@@ -83,6 +89,7 @@ void cross_entropy_backward(const Tensor& dloss, const Tensor& logits, const Ten
         logits_gradient(
             z_row, n, stat, total, [](std::int64_t, auto) { return simd::Vec<T>{}; }, dz_row, add);
       dz_row[t] -= factor;
+      dz.close(row * n, n, dz_row);
     });
   });
 }

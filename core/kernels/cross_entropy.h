@@ -17,7 +17,7 @@ namespace tapestry {
 struct CrossEntropyOptions {
   std::int64_t ignore_index = -100;  // rows with this target do not count; unused with probabilities
   double label_smoothing = 0;        // s in [0, 1]: that share of the target is spread evenly (Szegedy et al. 2016)
-  Tensor class_weights = {};         // [V] in the logits' dtype, none negative; empty: all 1
+  Tensor class_weights = {};         // [V] in the logits' dtype (f32 for 16 bits), none negative; empty: all 1
   double z_loss = 0;                 // coefficient of mean(logsumexp^2) (Chowdhery et al. 2022, PaLM)
 
   template <class F>
@@ -32,11 +32,13 @@ struct CrossEntropyCounts {
   double weight = 0;      // of their targets
 };
 
+// f16 and bf16 logits give a loss and row_stats in f32 and a gradient in their own type, where they were if it may be.
 // Throws for a target outside [0, V) that is not ignore_index. With nothing counted the loss is 0.
-TAP_KERNEL(cross_entropy_forward, const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options,
-           Tensor& loss, Tensor& row_stats, CrossEntropyCounts& counts)
-TAP_KERNEL(cross_entropy_backward, const Tensor& dloss, const Tensor& logits, const Tensor& targets,
-           const CrossEntropyOptions& options, const Tensor& row_stats, const CrossEntropyCounts& counts, Grad dlogits)
+TAP_KERNEL_16BIT(cross_entropy_forward, const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options,
+                 Tensor& loss, Tensor& row_stats, CrossEntropyCounts& counts)
+TAP_KERNEL_16BIT(cross_entropy_backward, const Tensor& dloss, const Tensor& logits, const Tensor& targets,
+                 const CrossEntropyOptions& options, const Tensor& row_stats, const CrossEntropyCounts& counts,
+                 Grad dlogits)
 
 // targets: a distribution for each row, of the logits' shape and dtype.
 TAP_KERNEL(soft_cross_entropy_forward, const Tensor& logits, const Tensor& targets, const CrossEntropyOptions& options,

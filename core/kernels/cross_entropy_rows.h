@@ -6,17 +6,20 @@
 
 #include "core/kernels/cross_entropy.h"
 #include "core/kernels/ids.h"
+#include "core/kernels/mixed.h"
 #include "core/kernels/rows.h"
 
 namespace tapestry::cpu {
 
 template <class T>
 struct CrossEntropyTerms {
+  Tensor wide;       // what `weights` points into
   const T* weights;  // null: all 1
   T keep, spread;    // 1 - s and s / V
 
   CrossEntropyTerms(const CrossEntropyOptions& o, std::int64_t classes)
-      : weights(o.class_weights ? o.class_weights.data<T>() : nullptr),
+      : wide(widened(o.class_weights)),
+        weights(wide ? wide.data<T>() : nullptr),
         keep(static_cast<T>(1 - o.label_smoothing)),
         spread(static_cast<T>(o.label_smoothing / static_cast<double>(classes))) {}
 

@@ -3,8 +3,8 @@
 #include "core/kernels/dropout.h"
 
 #include <cmath>
-#include <cstring>
 
+#include "core/kernels/mixed.h"
 #include "core/kernels/rows.h"
 
 namespace tapestry::cpu {
@@ -23,14 +23,21 @@ void drop_run(const std::uint32_t* __restrict bits, std::uint32_t threshold, con
 
 // to[i] = keep(i) ? from[i] / (1 - p) : 0, or the same added.
 template <class T>
-void drop(const T* from, double p, RandomKey key, T* to, std::int64_t n, bool add) {
+void drop(const Tensor& values, double p, RandomKey key, Tensor& result, bool add) {
+  const Source<T> from(values);
+  const Target<T> to(result);
+  const std::int64_t n = values.numel();
   const auto threshold = static_cast<std::uint32_t>(std::ceil(p * 0x1p24));
   const T scale = p < 1 ? static_cast<T>(1 / (1 - p)) : T(0);
   parallel_for((n + kRandomRun - 1) / kRandomRun, grain_for(kRandomRun), [=](std::int64_t begin, std::int64_t end) {
     std::uint32_t bits[kRandomRun];
+    T given[kRandomRun], made[kRandomRun];
     for (std::int64_t first = begin * kRandomRun; first < std::min(end * kRandomRun, n); first += kRandomRun) {
+      const std::int64_t count = std::min<std::int64_t>(kRandomRun, n - first);
       random_run(key, first, bits);
-      drop_run(bits, threshold, from + first, scale, to + first, std::min<std::int64_t>(kRandomRun, n - first), add);
+      T* target = to.open(first, count, add, made);
+      drop_run(bits, threshold, from.read(first, count, given), scale, target, count, add);
+      to.close(first, count, target);
     }
   });
 }
@@ -39,20 +46,16 @@ void drop(const T* from, double p, RandomKey key, T* to, std::int64_t n, bool ad
 
 void dropout_forward(const Tensor& x, double p, RandomKey key, Tensor& y) {
   TAP_CHECK(p >= 0 && p <= 1, "dropout: p must be in [0, 1], not ", p);
-  visit_float("dropout", x.dtype(), [&]<class T>(TypeTag<T>) {
-    if (p == 0)
-      std::memcpy(y.mutable_data<T>(), x.data<T>(), static_cast<std::size_t>(x.bytes()));
-    else
-      drop(x.data<T>(), p, key, y.mutable_data<T>(), x.numel(), false);
-  });
+  if (p == 0) return y.copy_from(x);
+  visit_float("dropout", accumulate_dtype(x.dtype()), [&]<class T>(TypeTag<T>) { drop<T>(x, p, key, y, false); });
 }
 
 void dropout_backward(const Tensor& dy, double p, RandomKey key, Grad dx) {
   if (!dx) return;
   if (p == 0) return dx.pass(dy);
   const bool add = dx.claim();
-  visit_float("dropout_backward", dy.dtype(),
-              [&]<class T>(TypeTag<T>) { drop(dy.data<T>(), p, key, dx.data<T>(), dy.numel(), add); });
+  visit_float("dropout_backward", accumulate_dtype(dy.dtype()),
+              [&]<class T>(TypeTag<T>) { drop<T>(dy, p, key, dx.tensor(), add); });
 }
 
 }  // namespace tapestry::cpu

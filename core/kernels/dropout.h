@@ -7,7 +7,7 @@
 
 namespace tapestry {
 
-TAP_KERNEL(dropout_forward, const Tensor& x, double p, RandomKey key, Tensor& y)
-TAP_KERNEL(dropout_backward, const Tensor& dy, double p, RandomKey key, Grad dx)
+TAP_KERNEL_16BIT(dropout_forward, const Tensor& x, double p, RandomKey key, Tensor& y)
+TAP_KERNEL_16BIT(dropout_backward, const Tensor& dy, double p, RandomKey key, Grad dx)
 
 }  // namespace tapestry

@@ -20,6 +20,7 @@ void check_ids(const char* op, const Ids& ids, std::int64_t count, std::int64_t 
 void embedding_forward(const Tensor& table, const Tensor& ids, Tensor& y) {
   const Ids id("embedding", "ids", ids);
   check_ids("embedding", id, ids.numel(), table.shape()[0]);
+  TAP_CHECK(y.dtype() == table.dtype(), "embedding: y must be ", table.dtype(), " like the table, not ", y.dtype());
   const std::int64_t width_bytes = table.shape().back() * size_of(table.dtype());
   const std::byte* from = table.raw_data();
   std::byte* to = y.mutable_raw_data();

@@ -7,7 +7,8 @@
 namespace tapestry {
 
 // Throws for an id outside [0, rows), with the id, the range and its flat position, before anything is written.
-TAP_KERNEL(embedding_forward, const Tensor& table, const Tensor& ids, Tensor& y)
+// y has the table's type.
+TAP_KERNEL_16BIT(embedding_forward, const Tensor& table, const Tensor& ids, Tensor& y)
 TAP_KERNEL(embedding_backward, const Tensor& dy, const Tensor& ids, std::int64_t padding_id, Grad dtable)
 
 }  // namespace tapestry

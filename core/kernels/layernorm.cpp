@@ -1,6 +1,9 @@
 // Backward finds again what the rounded mean lacks (norm_rows.h) from x and the saved mean, and with it std * rstd.
 #include "core/kernels/layernorm.h"
 
+#include <optional>
+
+#include "core/kernels/mixed.h"
 #include "core/kernels/norm_rows.h"
 
 namespace tapestry::cpu {
@@ -84,12 +87,19 @@ void add_columns(const Row<T>& r, T rest, T* dweight, T* dbias) {
 
 void layernorm_forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps, Tensor& y, Tensor& mean,
                        Tensor& rstd, LayerNormForm form) {
-  visit_float("layernorm", x.dtype(), [&]<class T>(TypeTag<T>) {
-    const T *px = x.data<T>(), *pw = weight.data<T>(), *pb = bias.data<T>();
-    T *py = y.mutable_data<T>(), *pmean = mean.mutable_data<T>(), *prstd = rstd.mutable_data<T>();
+  visit_float("layernorm", accumulate_dtype(x.dtype()), [&]<class T>(TypeTag<T>) {
+    const Tensor w = widened(weight), b = widened(bias);
+    const T *pw = w.data<T>(), *pb = b.data<T>();
+    T *pmean = mean.mutable_data<T>(), *prstd = rstd.mutable_data<T>();
     const std::int64_t n = x.shape().back();
+    const Source<T> from(x);
+    const Target<T> to(y);
     parallel_rows(x.shape().rows(), n, [=](std::int64_t row) {
-      forward_row(px + row * n, pw, pb, static_cast<T>(eps), form, py + row * n, n, pmean[row], prstd[row]);
+      const RowBuffers<T> buffer(from.narrow() || to.narrow(), 1, n);
+      T* py = to.open(row * n, n, false, buffer[0]);
+      // One buffer serves both: an element is read before it is written.
+      forward_row(from.read(row * n, n, buffer[0]), pw, pb, static_cast<T>(eps), form, py, n, pmean[row], prstd[row]);
+      to.close(row * n, n, py);
     });
   });
 }
@@ -99,24 +109,31 @@ void layernorm_backward(const Tensor& dy, const Tensor& x, const Tensor& weight,
   const bool columns = dweight || dbias;
   if (!dx && !columns) return;
   const bool add = dx && dx.claim_over(dy);
-  visit_float("layernorm_backward", x.dtype(), [&]<class T>(TypeTag<T>) {
-    const T *pdy = dy.data<T>(), *px = x.data<T>(), *pw = weight.data<T>();
-    const T *pmean = mean.data<T>(), *prstd = rstd.data<T>();
-    T* pdx = dx ? dx.data<T>() : nullptr;
+  visit_float("layernorm_backward", accumulate_dtype(x.dtype()), [&]<class T>(TypeTag<T>) {
+    const Tensor w = widened(weight);
+    const T *pw = w.data<T>(), *pmean = mean.data<T>(), *prstd = rstd.data<T>();
+    const Source<T> upstream(dy), input(x);
+    const std::optional<Target<T>> target = dx ? std::optional<Target<T>>(dx.tensor()) : std::nullopt;
+    const bool mixed = upstream.narrow() || input.narrow() || (target && target->narrow());
     const std::int64_t rows = x.shape().rows(), n = x.shape().back();
     const RowChunks chunks(rows);
-    Tensor scratch = columns ? workspace({chunks.count, 2, n}, x.dtype()) : Tensor();
+    Tensor scratch = columns ? workspace({chunks.count, 2, n}, dtype_of<T>) : Tensor();
     T* partial = columns ? scratch.mutable_data<T>() : nullptr;
 
     parallel_for(chunks.count, grain_for(chunks.each * n), [=](std::int64_t begin, std::int64_t end) {
+      const RowBuffers<T> buffer(mixed, 3, n);
       for (std::int64_t chunk = begin; chunk < end; ++chunk) {
         T* sums = columns ? partial + chunk * 2 * n : nullptr;
         if (columns) std::fill_n(sums, 2 * n, T(0));
         for (std::int64_t row = chunk * chunks.each; row < chunks.end(chunk); ++row) {
-          const Row<T> r{pdy + row * n, px + row * n, pw, n, pmean[row], prstd[row]};
+          const T* pdy = upstream.read(row * n, n, buffer[0]);
+          const Row<T> r{pdy, input.read(row * n, n, buffer[1]), pw, n, pmean[row], prstd[row]};
           const auto averages = r.averages(form);
           if (columns) add_columns(r, averages[0], sums, sums + n);
-          if (pdx) input_gradient(r, averages, pdx + row * n, add);  // last: it may overwrite dy
+          if (!target) continue;
+          T* pdx = target->open(row * n, n, add, buffer[2]);
+          input_gradient(r, averages, pdx, add);  // last: it may overwrite dy
+          target->close(row * n, n, pdx);
         }
       }
     });

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/grad.h"
 #include "core/kernels/rows.h"
+#include "core/kernels/widen.h"
 
 namespace tapestry::cpu {
 
@@ -43,8 +43,9 @@ struct RowChunks {
 // target = or += the sum of `chunks` vectors that lie `stride` apart.
 template <class T>
 void sum_chunks(const T* partial, std::int64_t chunks, std::int64_t stride, std::int64_t n, const Grad& target) {
-  const bool add = target.claim();
-  T* out = target.data<T>();
+  tapestry::detail::Widened<Grad> wide(target);
+  const bool add = wide.get().claim();
+  T* out = wide.get().data<T>();
   constexpr std::int64_t kBlock = 64;
   parallel_for((n + kBlock - 1) / kBlock, grain_for(chunks * kBlock), [=](std::int64_t begin, std::int64_t end) {
     const std::int64_t first = begin * kBlock, columns = std::min(end * kBlock, n) - first;
@@ -54,6 +55,7 @@ void sum_chunks(const T* partial, std::int64_t chunks, std::int64_t stride, std:
       write_vector(out + first + i, total, count, add);
     });
   });
+  wide.finish();
 }
 
 }  // namespace tapestry::cpu

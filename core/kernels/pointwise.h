@@ -44,18 +44,18 @@ enum class Saves { nothing, input, output };
   X(softplus, Softplus)
 
 // saved is x, y or empty, as formula::Formula::kSaves says.
-#define TAP_DECLARE_UNARY(name, Formula)                 \
-  TAP_KERNEL(name##_forward, const Tensor& x, Tensor& y) \
-  TAP_KERNEL(name##_backward, const Tensor& dy, const Tensor& saved, Grad dx)
+#define TAP_DECLARE_UNARY(name, Formula)                       \
+  TAP_KERNEL_16BIT(name##_forward, const Tensor& x, Tensor& y) \
+  TAP_KERNEL_16BIT(name##_backward, const Tensor& dy, const Tensor& saved, Grad dx)
 TAP_UNARY_OPS(TAP_DECLARE_UNARY)
 #undef TAP_DECLARE_UNARY
 
-#define TAP_DECLARE_UNARY(name, Formula)                                            \
-  namespace formula {                                                               \
-  struct Formula;                                                                   \
-  }                                                                                 \
-  TAP_KERNEL(name##_forward, const formula::Formula& f, const Tensor& x, Tensor& y) \
-  TAP_KERNEL(name##_backward, const formula::Formula& f, const Tensor& dy, const Tensor& saved, Grad dx)
+#define TAP_DECLARE_UNARY(name, Formula)                                                  \
+  namespace formula {                                                                     \
+  struct Formula;                                                                         \
+  }                                                                                       \
+  TAP_KERNEL_16BIT(name##_forward, const formula::Formula& f, const Tensor& x, Tensor& y) \
+  TAP_KERNEL_16BIT(name##_backward, const formula::Formula& f, const Tensor& dy, const Tensor& saved, Grad dx)
 TAP_UNARY_OPS_WITH_NUMBERS(TAP_DECLARE_UNARY)
 #undef TAP_DECLARE_UNARY
 
@@ -71,16 +71,16 @@ TAP_UNARY_OPS_WITH_NUMBERS(TAP_DECLARE_UNARY)
 // y has the broadcast shape of a and b. In backward an operand may be an empty handle where neither gradient wanted
 // reads it (formula::Formula::kDaReads and kDbReads), so shapes come from the arguments; a gradient is summed over the
 // axes that its operand broadcast along.
-#define TAP_DECLARE_BINARY(name, Formula)                                                               \
-  TAP_KERNEL(name##_forward, const Tensor& a, const Tensor& b, Tensor& y)                               \
-  TAP_KERNEL(name##_backward, const Tensor& dy, const Tensor& a, const Tensor& b, const Shape& a_shape, \
-             const Shape& b_shape, Grad da, Grad db)
+#define TAP_DECLARE_BINARY(name, Formula)                                                                     \
+  TAP_KERNEL_16BIT(name##_forward, const Tensor& a, const Tensor& b, Tensor& y)                               \
+  TAP_KERNEL_16BIT(name##_backward, const Tensor& dy, const Tensor& a, const Tensor& b, const Shape& a_shape, \
+                   const Shape& b_shape, Grad da, Grad db)
 TAP_BINARY_OPS(TAP_DECLARE_BINARY)
 #undef TAP_DECLARE_BINARY
 
 // y = mask ? a : b, all three broadcast to y's shape. mask is u8; any value but 0 selects a. In backward a gradient is
 // dy where its operand was selected and exactly 0 elsewhere, summed over the axes that the operand broadcast along.
-TAP_KERNEL(where_forward, const Tensor& mask, const Tensor& a, const Tensor& b, Tensor& y)
-TAP_KERNEL(where_backward, const Tensor& dy, const Tensor& mask, Grad da, Grad db)
+TAP_KERNEL_16BIT(where_forward, const Tensor& mask, const Tensor& a, const Tensor& b, Tensor& y)
+TAP_KERNEL_16BIT(where_backward, const Tensor& dy, const Tensor& mask, Grad da, Grad db)
 
 }  // namespace tapestry

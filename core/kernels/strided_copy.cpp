@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "core/kernels/simd.h"
-#include "core/kernels/strided_walk.h"
-#include "core/parallel.h"
+#include "core/kernels/pointwise_map.h"
 
 namespace tapestry::cpu {
 namespace {
@@ -165,12 +163,27 @@ void copy_bytes(const Tensor& source, const StridedLayout& from, const Shape& sh
               reinterpret_cast<E*>(target.mutable_raw_data()));
 }
 
+void check_types(const char* op, DType source, DType target) {
+  const auto converts = [](DType dtype) { return is_16bit(dtype) || dtype == DType::f32; };
+  TAP_CHECK(source == target || (converts(source) && converts(target)), op, ": source is ", source, " and target ",
+            target, "; they must be equal, or f32, f16 or bf16");
+}
+
+bool packed(const Tensor& t, const StridedLayout& layout, const Shape& shape) {
+  return layout.offset == 0 && layout.strides == shape.strides() && t.numel() == shape.numel();
+}
+
 }  // namespace
 
 void strided_copy(const Tensor& source, const StridedLayout& from, const Shape& shape, const StridedLayout& to,
                   Tensor& target) {
-  TAP_CHECK(source.dtype() == target.dtype(), "strided_copy: source is ", source.dtype(), " and target ",
-            target.dtype(), "; they must be equal");
+  check_types("strided_copy", source.dtype(), target.dtype());
+  if (source.dtype() != target.dtype()) {
+    if (!packed(source, from, shape) || !packed(target, to, shape))
+      return strided_copy(source.to(target.dtype()), from, shape, to, target);
+    Tensor whole = target.reshape(shape);
+    return whole.copy_from(source.reshape(shape));
+  }
   switch (size_of(source.dtype())) {
     case 1:
       return copy_bytes<std::uint8_t>(source, from, shape, to, target);
@@ -183,10 +196,16 @@ void strided_copy(const Tensor& source, const StridedLayout& from, const Shape& 
   }
 }
 
+// Between packed tensors, as gradients are, 16 bits are added block by block; in other layouts by way of f32 copies.
 void strided_add(const Tensor& source, const StridedLayout& from, const Shape& shape, const StridedLayout& to,
                  Tensor& target) {
-  TAP_CHECK(source.dtype() == target.dtype(), "strided_add: source is ", source.dtype(), " and target ", target.dtype(),
-            "; they must be equal");
+  check_types("strided_add", source.dtype(), target.dtype());
+  if (is_16bit(source.dtype()) || is_16bit(target.dtype())) {
+    if (!packed(source, from, shape) || !packed(target, to, shape))
+      return tapestry::detail::call_widened(&strided_add, source, from, shape, to, target);
+    const MapInput<float> added{source.raw_data(), from.strides, source.dtype()};
+    return map<float>(shape, target, true, {added}, [](simd::Vec<float> v) { return v; });
+  }
   visit_float("strided_add", source.dtype(),
               [&]<class T>(TypeTag<T>) { copy<true>(source.data<T>(), from, shape, to, target.mutable_data<T>()); });
 }

@@ -12,11 +12,13 @@ struct StridedLayout {
   std::array<std::int64_t, Shape::kMaxRank> strides{};
 };
 
-// target = source, any dtype. Elements of target outside the layout are left alone.
-TAP_KERNEL(strided_copy, const Tensor& source, const StridedLayout& from, const Shape& shape, const StridedLayout& to,
-           Tensor& target)
-// target += source, floating dtypes. The target layout must not visit an element twice.
-TAP_KERNEL(strided_add, const Tensor& source, const StridedLayout& from, const Shape& shape, const StridedLayout& to,
-           Tensor& target)
+// target = source, any dtype; f32, f16 and bf16 may differ and are converted. Elements of target outside the layout are
+// left alone.
+TAP_KERNEL_16BIT(strided_copy, const Tensor& source, const StridedLayout& from, const Shape& shape,
+                 const StridedLayout& to, Tensor& target)
+// target += source, floating dtypes, which may differ where neither is f64. The target layout must not visit an element
+// twice.
+TAP_KERNEL_16BIT(strided_add, const Tensor& source, const StridedLayout& from, const Shape& shape,
+                 const StridedLayout& to, Tensor& target)
 
 }  // namespace tapestry

@@ -10,7 +10,8 @@
 
 namespace tapestry::detail {
 
-// What stands in for an argument of the kernel's parameter type P while it runs. Most stand for themselves.
+// What stands in for an argument of the kernel's parameter type P while it runs. Most stand for themselves, structs
+// that carry tensors among them: those tensors the kernel converts itself.
 template <class P>
 struct Widened {
   static bool needed(const std::remove_reference_t<P>&) { return false; }
@@ -20,30 +21,34 @@ struct Widened {
   P given;
 };
 
+// What needs no copy is handed on by reference: a second handle would keep Grad::claim_over from taking its memory.
 template <>
 struct Widened<const Tensor&> {
   static bool needed(const Tensor& t) { return t && is_16bit(t.dtype()); }
-  explicit Widened(const Tensor& t) : wide(needed(t) ? widened(t) : t) {}
-  const Tensor& get() { return wide; }
+  explicit Widened(const Tensor& t) : given(t), wide(needed(t) ? widened(t) : Tensor()) {}
+  const Tensor& get() { return wide ? wide : given; }
   void finish() {}
   static Tensor widened(const Tensor& t) {
     const MemoryScope scope(MemoryCategory::workspace);
     return t.to(DType::f32);
   }
+  const Tensor& given;
   Tensor wide;
 };
 
 // Outputs are copied in as well, since a kernel may write only a part of them or add to what is there.
 template <>
 struct Widened<Tensor&> : Widened<const Tensor&> {
-  explicit Widened(Tensor& t) : Widened<const Tensor&>(t), given(t) {}
-  Tensor& get() { return needed(given) ? wide : given; }
+  explicit Widened(Tensor& t) : Widened<const Tensor&>(t), target(t) {}
+  Tensor& get() { return wide ? wide : target; }
   void finish() {
-    if (needed(given)) given.copy_from(wide);
+    if (wide) target.copy_from(wide);
   }
-  Tensor& given;
+  Tensor& target;
 };
 
+// The kernel gathers into a slot of its own, which holds a copy of what is there already; the real gradient is claimed
+// if the kernel claimed or passed its own.
 template <>
 struct Widened<Grad> {
   Widened(const Widened&) = delete;

@@ -60,9 +60,10 @@ std::vector<Case> loss_cases() {
            [](const Var& x, const Var& t, LossReduction r) { return kl_div(0.1 * x, t, r); });
 
   for (const Shape& weight : {Shape{}, Shape{5}, Shape{3, 1}})
-    cases.push_back(
-        row(text_of("bce_with_logits [3, 5] pos_weight ", weight), {normal({3, 5}, 1), probability({3, 5})},
-            [w = positive(weight, 3)](const Var& x, const Var& t) { return bce_with_logits(x, t, w.to(x.dtype())); }));
+    cases.push_back(row(text_of("bce_with_logits [3, 5] pos_weight ", weight), {normal({3, 5}, 1), probability({3, 5})},
+                        [w = positive(weight, 3)](const Var& x, const Var& t) {
+                          return bce_with_logits(x, t, w.to(accumulate_dtype(x.dtype())));
+                        }));
   return cases;
 }
 
