@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "autograd/autocast.h"
 #include "autograd/checkpoint.h"
 #include "autograd/profile.h"
 #include "core/kernels/strided_copy.h"
@@ -262,6 +263,7 @@ void Tape::backward(const Var& y, const Tensor& dy) {
   check_start(y);
   consumed_ = true;
   const ThreadState before = thread_state;
+  const Autocast off(DType::f32);
   thread_state.mode = GradMode::off;  // a backward function that records needs a tape of its own
   try {
     Grad(&memory_.nodes[y.node_].slot()).pass(dy);
@@ -379,7 +381,7 @@ bool detail::NoteParameters::any() const { return thread_state.noted; }
 static thread_local std::uint64_t parameter_uses = 0;
 std::uint64_t detail::parameter_uses() { return tapestry::parameter_uses; }
 
-Var::Var(const Parameter& parameter) : value_(parameter.value()) {
+Var::Var(const Parameter& parameter) : value_(parameter.value()), parameter_(parameter.state()) {
   parameter_uses += 1 + std::uint64_t{parameter.version()};
   if (!parameter.trainable()) return;
   if (Tape* tape = Tape::current()) {
@@ -393,7 +395,7 @@ Var::Var(const Parameter& parameter) : value_(parameter.value()) {
 
 void Saved::report_change() const {
   fail("a value of shape ", value_.shape(), " that was saved for backward has since been changed by ",
-       value_.storage().last_writer(), "; change it after backward, or change a clone()");
+       watched().last_writer(), "; change it after backward, or change a clone()");
 }
 
 void detail::record(const char* op, std::span<const Tensor> outputs, const Var* const* inputs, std::size_t input_count,

@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -30,10 +31,11 @@ void check_pair(const char* op, const Var& x, const Var& target) {
 
 // A loss of two tensors of one shape and a parameter that broadcasts to them (an empty Tensor for most).
 #define TAP_DEFINE_LOSS(name, Formula)                                                                                \
-  static Var name##_loss(const Var& x, const Var& target, const Tensor& parameter, LossReduction reduction) {         \
+  static Var name##_loss(const Var& x_, const Var& target_, const Tensor& parameter, LossReduction reduction) {       \
+    const auto [x, target] = detail::autocast<#name>(x_, target_);                                                    \
     check_pair(#name, x, target);                                                                                     \
     const Plan p = plan(#name, x.shape(), reduction);                                                                 \
-    Tensor y = empty(p.shape, x.dtype(), x.device());                                                                 \
+    Tensor y = empty(p.shape, accumulate_dtype(x.dtype()), x.device());                                               \
     TAP_DISPATCH(name##_forward, x.value(), target.value(), parameter, p.scale, y);                                   \
     return record(                                                                                                    \
         #name, y,                                                                                                     \
@@ -52,15 +54,16 @@ Var l1(const Var& x, const Var& target, LossReduction reduction) { return l1_los
 
 Var huber(const Var& x, const Var& target, double delta, LossReduction reduction) {
   TAP_CHECK(delta > 0, "huber: delta must be positive, not ", delta);
-  return huber_loss(x, target, full({}, delta, x.dtype(), x.device()), reduction);
+  return huber_loss(x, target, full({}, delta, accumulate_dtype(x.dtype()), x.device()), reduction);
 }
 
 Var bce_with_logits(const Var& x, const Var& target, const Tensor& pos_weight, LossReduction reduction) {
-  if (!pos_weight) return bce_with_logits_loss(x, target, full({}, 1, x.dtype(), x.device()), reduction);
+  const DType dtype = accumulate_dtype(x.dtype());
+  if (!pos_weight) return bce_with_logits_loss(x, target, full({}, 1, dtype, x.device()), reduction);
   TAP_CHECK(broadcast("bce_with_logits", pos_weight.shape(), x.shape()) == x.shape(), "bce_with_logits: pos_weight is ",
             pos_weight.shape(), ", which does not broadcast to x ", x.shape());
-  TAP_CHECK(pos_weight.dtype() == x.dtype(), "bce_with_logits: pos_weight must be ", x.dtype(), " like x, not ",
-            pos_weight.dtype(), "; convert it with Tensor::to");
+  TAP_CHECK(pos_weight.dtype() == dtype, "bce_with_logits: x is ", x.dtype(), ", so pos_weight must be ", dtype,
+            ", not ", pos_weight.dtype(), "; convert it with Tensor::to");
   return bce_with_logits_loss(x, target, pos_weight, reduction);
 }
 
