@@ -32,8 +32,8 @@ void detail::convert_operands(CastPolicy policy, std::size_t weight, std::span<c
   for (std::size_t i = 0; i < operands.size(); ++i) {
     const Var& v = *operands[i];
     if (!counts(&v) || v.dtype() == dtype) continue;
-    const bool keeps_gradient = policy == CastPolicy::low && v.dtype() == DType::f32 && (i == weight || v.parameter());
-    converted[i].emplace(keeps_gradient ? v.read_as(dtype) : cast(v, dtype));
+    const bool is_weight = i == weight || (weight == kParameters && v.parameter());
+    converted[i].emplace(is_weight && v.dtype() == DType::f32 ? v.read_as(dtype) : cast(v, dtype));
     operands[i] = &*converted[i];
   }
 }

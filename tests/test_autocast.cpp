@@ -360,7 +360,7 @@ TEST_CASE("gradients of weights are f32 and are not rounded on the way") {
   for (const DType low : kLowTypes) {
     Parameter w(full({1, 1}, 1.0));
     Tape tape;
-    const Var watched = tape.watch(full({1, 1}, 1.0));
+    const Var watched = tape.watch(full({1, 1}, 1.0));  // linear and convolutions know which operand is the weight
     const Var y = [&] {
       const Autocast scope(low);
       const Var image = x.reshape({2, 1, 1, 1});

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <functional>
+#include <thread>
 #include <vector>
 
 #include "autograd/autocast.h"
@@ -127,6 +129,52 @@ TEST_CASE("sampling under Autocast: a cache of its type, the logits of a plain f
   CHECK(text(DType::bf16).size() == 24);
   CHECK(text(DType::bf16) == text(DType::bf16));
   CHECK(copies(model, DType::bf16) == first);
+}
+
+TEST_CASE("a Parameter may be any operand of an op under Autocast") {
+  const Var x(random_normal({1, 2, 2, 2}, 1)), row(random_normal({2, 2}, 2));
+  const std::pair<const char*, std::function<Var(const Var&)>> uses[] = {
+      {"x of linear",
+       [&](const Var& p) {
+         return linear(reshape(p, {4, 2}), row);
+       }},
+      {"a of matmul", [&](const Var& p) { return matmul(p, row); }},
+      {"q of attention", [&](const Var& p) { return attention(p, x, x); }},
+      {"residual", [&](const Var& p) { return linear(x, row, {}, p); }},
+      {"x of conv2d",
+       [&](const Var& p) {
+         return conv2d(p, x.value().reshape({1, 2, 2, 2}));
+       }},
+      {"x of layernorm", [&](const Var& p) { return layernorm(p, full({2}, 1), zeros({2})); }},
+      {"mask of softmax", [&](const Var& p) { return softmax(x, p); }},
+      {"loss", [&](const Var& p) { return mse(cast(x, DType::bf16), p); }}};
+  for (const auto& [name, use] : uses) {
+    CAPTURE(name);
+    Parameter p(random_normal({1, 2, 2, 2}, 3));
+    Tape tape;
+    const Autocast scope(DType::bf16);
+    tape.backward(sum(square(use(p))));
+    CHECK(p.grad().dtype() == DType::f32);
+    CHECK(max_abs(p.grad()) > 0);
+  }
+}
+
+TEST_CASE("threads that use one weight under Autocast share its copy") {
+  const Parameter w(random_normal({64, 64}, 1));
+  const Var x = random_normal({3, 64}, 2);
+  std::array<Tensor, 4> y, copy;
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < y.size(); ++i)
+    threads.emplace_back([&, i] {
+      const Autocast scope(DType::bf16);
+      y[i] = linear(x, w).value();
+      copy[i] = Var(w).read_as(DType::bf16).value();
+    });
+  for (std::thread& t : threads) t.join();
+  for (std::size_t i = 1; i < y.size(); ++i) {
+    CHECK(same_bits(y[i], y[0]));
+    CHECK(copy[i].storage() == copy[0].storage());
+  }
 }
 
 TEST_CASE("statistics and recurrent state stay f32 under Autocast") {

@@ -26,9 +26,11 @@ struct OpName {
   char text[N];
 };
 
-// Casts operands to the type that the policy asks for, as recorded ops. But an f32 Parameter, and operand `weight`,
-// that a product reads in 16 bits stays the recorded one: its gradient is written in f32, and a Parameter keeps its
-// copy.
+// Which operands of a product are weights, if not the one of that index.
+inline constexpr std::size_t kNoWeight = ~std::size_t{0}, kParameters = kNoWeight - 1;
+
+// Casts operands to the type that the policy asks for, as recorded ops. But an f32 weight that a product reads in 16
+// bits stays the recorded one: its gradient is written in f32, and a Parameter keeps the copy.
 void convert_operands(CastPolicy policy, std::size_t weight, std::span<const Var*> operands,
                       std::optional<Var>* converted);
 
@@ -50,8 +52,6 @@ class Operands {
   std::array<const Var*, N> operands_;
   std::array<std::optional<Var>, N> converted_;
 };
-
-inline constexpr std::size_t kNoWeight = ~std::size_t{0};
 
 template <OpName kOp, std::size_t kWeight = kNoWeight, std::same_as<Var>... V>
 Operands<sizeof...(V)> autocast(const V&... operands) {
