@@ -56,27 +56,107 @@ inline Tensor target(const Tensor& like, DType dtype, bool add, std::uint64_t st
   return (add ? random_tensor(like.shape(), stream) : full(like.shape(), kNaN, DType::f64)).to(dtype);
 }
 
-// Memory for the results: NaN, or random numbers for gradients that are added to.
-inline Results make_results(const Setup& s, DType dtype, bool add) {
-  const AttentionProblem& p = s.problem;
-  Results r;
-  r.out = target(s.dout, dtype, false, 0);
-  r.lse = full({p.batch, p.heads, p.q.length}, kNaN, dtype);
-  r.dq = target(s.q, dtype, add, 101);
-  r.dk = s.k.storage() == s.q.storage() ? r.dq : target(s.k, dtype, add, 102);
-  r.dv = s.v.storage() == s.q.storage() ? r.dq : target(s.v, dtype, add, 103);
-  if (s.mask && s.mask.dtype() != DType::u8) r.dmask = target(s.mask, dtype, add, 104);
+enum class Layout { separate, packed, cache };
+enum class MaskKind { none, keep, add };
+
+// A problem with random contents.
+struct Options {
+  std::int64_t batch = 2, heads = 2, kv_heads = 2, queries = 5, keys = 5, dim = 4;
+  Layout layout = Layout::separate;
+  MaskKind mask = MaskKind::none;
+  int broadcast = 0;  // bit n: the mask has extent 1 along axis n of [B, H, Tq, Tk]
+  bool causal = false, lengths = false;
+  double dropout = 0;
+};
+
+inline std::string describe(const Options& o) {
+  return text_of("B ", o.batch, " H ", o.heads, "/", o.kv_heads, " T ", o.queries, "/", o.keys, " D ", o.dim,
+                 " layout ", static_cast<int>(o.layout), " mask ", static_cast<int>(o.mask), " broadcast ", o.broadcast,
+                 " causal ", o.causal, " lengths ", o.lengths, " dropout ", o.dropout);
+}
+
+inline void set_random_mask(Setup& s, const Options& o) {
+  const std::int64_t full_extent[4] = {o.batch, o.heads, o.queries, o.keys};
+  std::int64_t extent[4];
+  for (int axis = 0; axis < 4; ++axis) extent[axis] = o.broadcast >> axis & 1 ? 1 : full_extent[axis];
+  const Tensor numbers = random_tensor({extent[0], extent[1], extent[2], extent[3]}, 5);
+  Tensor mask = empty(numbers.shape(), o.mask == MaskKind::keep ? DType::u8 : DType::f64);
+  for (std::int64_t i = 0; i < mask.numel(); ++i) {
+    const double x = numbers.at(i);
+    if (o.mask == MaskKind::keep)
+      mask.mutable_data<std::uint8_t>()[i] = x > 0 ? static_cast<std::uint8_t>(1 + i % 255) : 0;
+    else
+      mask.mutable_data<double>()[i] = x > 1 ? -kInf : x;
+  }
+  set_mask(s, mask);
+}
+
+inline Setup make_setup(const Options& o) {
+  Setup s = plain_setup(o.batch, o.heads, o.kv_heads, o.queries, o.keys, o.dim);
+  AttentionProblem& p = s.problem;
+  p.options.scale = 1 / std::sqrt(static_cast<double>(o.dim));
+  p.options.causal = o.causal;
+  p.options.dropout = o.dropout;
+  p.options.dropout_key = {11, 3};
+  if (o.layout == Layout::packed) {
+    const std::int64_t width = (o.heads + 2 * o.kv_heads) * o.dim;
+    s.q = s.k = s.v = zeros({o.batch, o.queries, width}, DType::f64);
+    p.q = {0, o.queries * width, width, o.dim, o.queries};
+    p.k = p.v = {o.heads * o.dim, o.queries * width, width, o.dim, o.queries};
+    p.v.offset = (o.heads + o.kv_heads) * o.dim;
+  } else if (o.layout == Layout::cache) {  // [B, H, capacity, D], the first and last steps not in use; out with gaps
+    const std::int64_t capacity = o.keys + 5;
+    s.k = zeros({o.batch, o.kv_heads, capacity, o.dim}, DType::f64);
+    s.v = zeros_like(s.k);
+    p.k = p.v = {2 * o.dim, o.kv_heads * capacity * o.dim, o.dim, capacity * o.dim, o.keys};
+    s.dout = zeros({o.batch, o.queries, o.heads, o.dim + 3}, DType::f64);
+    p.out = {1, o.queries * o.heads * (o.dim + 3), o.heads * (o.dim + 3), o.dim + 3, o.queries};
+  }
+  std::uint64_t stream = 0;
+  for (Tensor* t : {&s.q, &s.k, &s.v, &s.dout}) fill_normal(*t, 0, 1, RandomKey{7, ++stream});
+  if (o.lengths) {
+    p.options.key_lengths = empty({o.batch}, DType::i32);
+    for (std::int64_t b = 0; b < o.batch; ++b)
+      p.options.key_lengths.mutable_data<std::int32_t>()[b] = static_cast<std::int32_t>((b + 1) * o.keys / 3);
+  }
+  if (o.mask != MaskKind::none) set_random_mask(s, o);
+  return s;
+}
+
+// The setup with every number as `dtype` holds it.
+inline Setup rounded(const Setup& s, DType dtype) {
+  const auto round = [&](const Tensor& t) { return t.to(dtype).to(DType::f64); };
+  Setup r = s;
+  r.q = round(s.q);
+  r.k = s.k.storage() == s.q.storage() ? r.q : round(s.k);
+  r.v = s.v.storage() == s.q.storage() ? r.q : round(s.v);
+  r.dout = round(s.dout);
+  if (s.mask && s.mask.dtype() != DType::u8) r.mask = round(s.mask);
   return r;
 }
 
+// Memory for the results: NaN, or random numbers for gradients that are added to. A float mask of mask_dtype.
+inline Results make_results(const Setup& s, DType dtype, DType mask_dtype, bool add) {
+  const AttentionProblem& p = s.problem;
+  Results r;
+  r.out = target(s.dout, dtype, false, 0);
+  r.lse = full({p.batch, p.heads, p.q.length}, kNaN, accumulate_dtype(dtype));
+  r.dq = target(s.q, dtype, add, 101);
+  r.dk = s.k.storage() == s.q.storage() ? r.dq : target(s.k, dtype, add, 102);
+  r.dv = s.v.storage() == s.q.storage() ? r.dq : target(s.v, dtype, add, 103);
+  if (s.mask && s.mask.dtype() != DType::u8) r.dmask = target(s.mask, mask_dtype, add, 104);
+  return r;
+}
+inline Results make_results(const Setup& s, DType dtype, bool add) { return make_results(s, dtype, dtype, add); }
+
 // Runs the kernels in the dtype of r.out. Gradients whose tensor in r is empty are not asked for.
-inline void run_kernels(const Setup& s, Results& r, bool add) {
+inline void run_kernels(const Setup& s, DType mask_dtype, Results& r, bool add) {
   const DType dtype = r.out.dtype();
   const Tensor q = s.q.to(dtype), k = s.k.to(dtype), v = s.v.to(dtype), dout = s.dout.to(dtype);
-  const Tensor mask = s.mask && s.mask.dtype() != DType::u8 ? s.mask.to(dtype) : s.mask;
+  const Tensor mask = s.mask && s.mask.dtype() != DType::u8 ? s.mask.to(mask_dtype) : s.mask;
   cpu::attention_forward(q, k, v, mask, s.problem, r.out, r.lse);
   const auto slot_of = [&](const Tensor& t, bool set) {
-    return GradSlot{.tensor = t, .shape = t.shape(), .dtype = dtype, .set = set, .pinned = true};
+    return GradSlot{.tensor = t, .shape = t.shape(), .dtype = t ? t.dtype() : dtype, .set = set, .pinned = true};
   };
   GradSlot dq = slot_of(r.dq, true), dk = slot_of(r.dk, true), dv = slot_of(r.dv, true), dmask = slot_of(r.dmask, add);
   std::uint8_t claimed_for_us = 0, claimed_mask = 0;  // the caller claims dq, dk and dv
@@ -85,6 +165,8 @@ inline void run_kernels(const Setup& s, Results& r, bool add) {
                           {grad_of(dv), add}, r.dmask ? Grad(&dmask, &claimed_mask) : Grad());
   TAP_CHECK(claimed_for_us == 0 && claimed_mask == (r.dmask ? 1 : 0), "the kernel must claim dmask once, and only it");
 }
+
+inline void run_kernels(const Setup& s, Results& r, bool add) { run_kernels(s, r.out.dtype(), r, add); }
 
 inline Results run_kernels(const Setup& s, DType dtype, bool add = false) {
   Results r = make_results(s, dtype, add);

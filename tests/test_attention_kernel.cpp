@@ -8,76 +8,33 @@
 namespace tapestry::attention_test {
 namespace {
 
-enum class Layout { separate, packed, cache };
-enum class MaskKind { none, keep, add };
-
-struct Options {
-  std::int64_t batch = 2, heads = 2, kv_heads = 2, queries = 5, keys = 5, dim = 4;
-  Layout layout = Layout::separate;
-  MaskKind mask = MaskKind::none;
-  int broadcast = 0;  // bit n: the mask has extent 1 along axis n of [B, H, Tq, Tk]
-  bool causal = false, lengths = false;
-  double dropout = 0;
-};
-
-std::string describe(const Options& o) {
-  return text_of("B ", o.batch, " H ", o.heads, "/", o.kv_heads, " T ", o.queries, "/", o.keys, " D ", o.dim, " layout ",
-                static_cast<int>(o.layout), " mask ", static_cast<int>(o.mask), " broadcast ", o.broadcast, " causal ",
-                o.causal, " lengths ", o.lengths, " dropout ", o.dropout);
+// 16-bit results against exact ones, in roundings of a number near 1. Gradients see the rounded output, and in bf16
+// rounded weights and dS; a broadcast dmask sums the errors of many rows.
+void check_close(const Results& got, const Results& expected, DType dtype) {
+  const double rounding = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+  CHECK(difference(got.lse, expected.lse) < 1e-6);
+  CHECK(difference(got.out, expected.out) < 1.5 * rounding);
+  for (const auto& [g, e] : {std::pair(got.dq, expected.dq), {got.dk, expected.dk}, {got.dv, expected.dv}})
+    CHECK(difference(g, e) < 12 * rounding);
+  CHECK(difference(got.dmask, expected.dmask) < 20 * rounding);
 }
 
-void set_random_mask(Setup& s, const Options& o) {
-  const std::int64_t full_extent[4] = {o.batch, o.heads, o.queries, o.keys};
-  std::int64_t extent[4];
-  for (int axis = 0; axis < 4; ++axis) extent[axis] = o.broadcast >> axis & 1 ? 1 : full_extent[axis];
-  const Tensor numbers = random_tensor({extent[0], extent[1], extent[2], extent[3]}, 5);
-  Tensor mask = empty(numbers.shape(), o.mask == MaskKind::keep ? DType::u8 : DType::f64);
-  for (std::int64_t i = 0; i < mask.numel(); ++i) {
-    const double x = numbers.at(i);
-    if (o.mask == MaskKind::keep)
-      mask.mutable_data<std::uint8_t>()[i] = x > 0 ? static_cast<std::uint8_t>(1 + i % 255) : 0;
-    else
-      mask.mutable_data<double>()[i] = x > 1 ? -kInf : x;
-  }
-  set_mask(s, mask);
-}
-
-Setup make_setup(const Options& o) {
-  Setup s = plain_setup(o.batch, o.heads, o.kv_heads, o.queries, o.keys, o.dim);
-  AttentionProblem& p = s.problem;
-  p.options.scale = 1 / std::sqrt(static_cast<double>(o.dim));
-  p.options.causal = o.causal;
-  p.options.dropout = o.dropout;
-  p.options.dropout_key = {11, 3};
-  if (o.layout == Layout::packed) {
-    const std::int64_t width = (o.heads + 2 * o.kv_heads) * o.dim;
-    s.q = s.k = s.v = zeros({o.batch, o.queries, width}, DType::f64);
-    p.q = {0, o.queries * width, width, o.dim, o.queries};
-    p.k = p.v = {o.heads * o.dim, o.queries * width, width, o.dim, o.queries};
-    p.v.offset = (o.heads + o.kv_heads) * o.dim;
-  } else if (o.layout == Layout::cache) {  // [B, H, capacity, D], the first and last steps not in use; out with gaps
-    const std::int64_t capacity = o.keys + 5;
-    s.k = zeros({o.batch, o.kv_heads, capacity, o.dim}, DType::f64);
-    s.v = zeros_like(s.k);
-    p.k = p.v = {2 * o.dim, o.kv_heads * capacity * o.dim, o.dim, capacity * o.dim, o.keys};
-    s.dout = zeros({o.batch, o.queries, o.heads, o.dim + 3}, DType::f64);
-    p.out = {1, o.queries * o.heads * (o.dim + 3), o.heads * (o.dim + 3), o.dim + 3, o.queries};
-  }
-  std::uint64_t stream = 0;
-  for (Tensor* t : {&s.q, &s.k, &s.v, &s.dout}) fill_normal(*t, 0, 1, RandomKey{7, ++stream});
-  if (o.lengths) {
-    p.options.key_lengths = empty({o.batch}, DType::i32);
-    for (std::int64_t b = 0; b < o.batch; ++b)
-      p.options.key_lengths.mutable_data<std::int32_t>()[b] = static_cast<std::int32_t>((b + 1) * o.keys / 3);
-  }
-  if (o.mask != MaskKind::none) set_random_mask(s, o);
-  return s;
-}
-
-// Both dtypes, first and second write, against the reference.
+// Every dtype, first and second write, against the reference on the numbers as they are stored.
 void check_against_reference(const Options& o) {
   INFO(describe(o));
   const Setup s = make_setup(o);
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    CAPTURE(dtype);
+    const Setup stored = rounded(s, dtype);
+    for (const bool add : {false, true}) {
+      Results expected = make_results(stored, DType::f64, add);
+      for (Tensor* t : {&expected.dq, &expected.dk, &expected.dv, &expected.dmask})
+        if (add && *t) *t = t->to(dtype).to(DType::f64);
+      if (s.k.storage() == s.q.storage()) expected.dk = expected.dv = expected.dq;
+      reference(stored, expected, add);
+      check_close(run_kernels(stored, dtype, add), expected, dtype);
+    }
+  }
   for (const bool add : {false, true}) {
     const Results expected = reference(s, add);
     CHECK(difference(run_kernels(s, DType::f64, add), expected) < 1e-11);
@@ -182,11 +139,13 @@ TEST_CASE("the same bits for any number of threads") {
                                 .broadcast = broadcast,
                                 .causal = true,
                                 .dropout = 0.1});
-    set_num_threads(1);
-    const Results one = run_kernels(s, DType::f32);
-    for (const int threads : {2, 3, 7}) {
-      set_num_threads(threads);
-      CHECK(same_bits(run_kernels(s, DType::f32), one));
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      set_num_threads(1);
+      const Results one = run_kernels(s, dtype);
+      for (const int threads : {2, 3, 7}) {
+        set_num_threads(threads);
+        CHECK(same_bits(run_kernels(s, dtype), one));
+      }
     }
     set_num_threads(0);
   }
@@ -194,17 +153,37 @@ TEST_CASE("the same bits for any number of threads") {
 
 TEST_CASE("gradients that nobody wants change nothing") {
   const Setup s = make_setup({.queries = 20, .keys = 20, .mask = MaskKind::add});
-  const Results all = run_kernels(s, DType::f32);
-  for (int wanted = 0; wanted < 16; ++wanted) {
-    Results r = make_results(s, DType::f32, false);
-    Tensor* const got[] = {&r.dq, &r.dk, &r.dv, &r.dmask};
-    const Tensor* const expected[] = {&all.dq, &all.dk, &all.dv, &all.dmask};
-    for (int i = 0; i < 4; ++i)
-      if (!(wanted >> i & 1)) *got[i] = Tensor();
-    run_kernels(s, r, false);
-    for (int i = 0; i < 4; ++i)
-      if (*got[i]) CHECK(tapestry::same_bits(*got[i], *expected[i]));
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Results all = run_kernels(s, dtype);
+    for (int wanted = 0; wanted < 16; ++wanted) {
+      Results r = make_results(s, dtype, false);
+      Tensor* const got[] = {&r.dq, &r.dk, &r.dv, &r.dmask};
+      const Tensor* const expected[] = {&all.dq, &all.dk, &all.dv, &all.dmask};
+      for (int i = 0; i < 4; ++i)
+        if (!(wanted >> i & 1)) *got[i] = Tensor();
+      run_kernels(s, r, false);
+      for (int i = 0; i < 4; ++i)
+        if (*got[i]) CHECK(tapestry::same_bits(*got[i], *expected[i]));
+    }
   }
+}
+
+TEST_CASE("a float mask beside 16-bit tensors may be f32, and its gradient is") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const Setup s = rounded(make_setup({.queries = 20, .keys = 20, .mask = MaskKind::add, .broadcast = 3}), dtype);
+    for (const bool add : {false, true}) {
+      const Results narrow = run_kernels(s, dtype, add);
+      Results wide = make_results(s, dtype, DType::f32, add);
+      if (add) wide.dmask = wide.dmask.to(dtype).to(DType::f32);
+      run_kernels(s, DType::f32, wide, add);
+      CHECK(tapestry::same_bits(wide.dmask.to(dtype), narrow.dmask));
+      wide.dmask = narrow.dmask;
+      CHECK(same_bits(wide, narrow));
+    }
+  }
+  const Setup s = make_setup({.mask = MaskKind::add});
+  Results r = make_results(s, DType::f32, DType::bf16, false);
+  CHECK_THROWS_AS(run_kernels(s, DType::bf16, r, false), Error);
 }
 
 TEST_CASE("empty problems") {
@@ -219,7 +198,7 @@ TEST_CASE("A01 fully masked row") {
   s.k = tensor({1, 2}, {1, 2, 1, 1}, DType::f64);
   s.v = tensor({10, 20}, {1, 2, 1, 1}, DType::f64);
   const auto check = [&] {
-    for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
       const Results r = run_kernels(s, dtype);
       CHECK(r.out.at(0) == 10);
       CHECK(r.out.at(1) == 0);
@@ -247,7 +226,7 @@ TEST_CASE("A01 fully masked row") {
 TEST_CASE("A02 NaN sitting in a masked-out key or value") {
   Setup two = values_only({10, kNaN});
   set_mask(two, keep_mask({1, 0}, {1, 1, 1, 2}));
-  CHECK(run_kernels(two, DType::f32).out.at(0) == 10);
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) CHECK(run_kernels(two, dtype).out.at(0) == 10);
 
   // Junk in key 3 and value 3, hidden in each of the three ways, and in a query and dout row that see nothing.
   for (const double junk : {kNaN, kInf, -kInf, 3e38}) {
@@ -270,16 +249,17 @@ TEST_CASE("A02 NaN sitting in a masked-out key or value") {
         s.q.mutable_data<double>()[3 * 10 + d] = s.dout.mutable_data<double>()[3 * 10 + d] = junk;
       }
       const std::int64_t seeing = way == 2 ? 4 : 3;  // queries that must not notice
-      for (const DType dtype : {DType::f64, DType::f32}) {
+      for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+        const double bound = dtype == DType::bf16 ? 5e-2 : dtype == DType::f16 ? 5e-3 : 1e-4;
         const Results r = run_kernels(s, dtype);
         for (std::int64_t i = 0; i < seeing * 10; ++i) {
-          CHECK(r.out.at(i) == doctest::Approx(clean.out.at(i)).epsilon(1e-4));
-          CHECK(r.dq.at(i) == doctest::Approx(clean.dq.at(i)).epsilon(1e-4));
+          CHECK(std::abs(r.out.at(i) - clean.out.at(i)) < bound * (1 + std::abs(clean.out.at(i))));
+          CHECK(std::abs(r.dq.at(i) - clean.dq.at(i)) < bound * (1 + std::abs(clean.dq.at(i))));
         }
         if (way == 3) continue;  // the last query sees the junk there
-        CHECK(difference(r.dk, clean.dk) < 1e-4);
-        CHECK(difference(r.dv, clean.dv) < 1e-4);
-        CHECK(difference(r.dmask, clean.dmask) < 1e-4);
+        CHECK(difference(r.dk, clean.dk) < bound);
+        CHECK(difference(r.dv, clean.dv) < bound);
+        CHECK(difference(r.dmask, clean.dmask) < bound);
       }
     }
   }
@@ -290,11 +270,13 @@ TEST_CASE("NaN at a visible position propagates, to its own rows only") {
   for (Tensor* t : {&s.k, &s.v}) {
     const double kept = t->at(10 * 4);
     t->mutable_data<double>()[10 * 4] = kNaN;
-    const Results r = run_kernels(s, DType::f32);
+    for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+      const Results r = run_kernels(s, dtype);
+      for (std::int64_t i = 0; i < 20; ++i) CHECK(std::isnan(r.out.at(i * 4)) == (i >= 10));
+      for (std::int64_t i = 0; i < 20; ++i) CHECK(std::isnan(r.dq.at(i * 4)) == (i >= 10));
+      CHECK(std::isnan(r.dk.at(0)));
+    }
     t->mutable_data<double>()[10 * 4] = kept;
-    for (std::int64_t i = 0; i < 20; ++i) CHECK(std::isnan(r.out.at(i * 4)) == (i >= 10));
-    for (std::int64_t i = 0; i < 20; ++i) CHECK(std::isnan(r.dq.at(i * 4)) == (i >= 10));
-    CHECK(std::isnan(r.dk.at(0)));
   }
 }
 
@@ -357,20 +339,30 @@ TEST_CASE("A07 GQA head repetition order") {
   CHECK_THROWS_AS(run_kernels(odd, DType::f32), Error);
 }
 
-TEST_CASE("A08 large scores") {
+TEST_CASE("A08 fp16 scores overflow, and mask constants fp16 cannot hold") {
   Setup s = plain_setup(1, 1, 1, 2, 2, 64);
   s.problem.options.scale = 0.125;
-  s.q.fill(40);
+  s.q.fill(40);  // products of 102400: more than f16 holds
   s.k.fill(40);
   for (std::int64_t i = 0; i < 128; ++i) s.v.mutable_data<double>()[i] = i < 64 ? 2 : 4;
-  const Results r = run_kernels(s, DType::f32);
-  CHECK(r.out.at(0) == 3);
-  CHECK(r.out.at(64) == 3);
-  s.problem.options.causal = true;
-  const Results causal = run_kernels(s, DType::f32);
-  CHECK(causal.out.at(0) == 2);
-  CHECK(causal.out.at(64) == 3);
-  for (std::int64_t i = 0; i < 128; ++i) CHECK(std::isfinite(causal.dq.at(i)));
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
+    CAPTURE(dtype);
+    s.problem.options.causal = false;
+    const Results r = run_kernels(s, dtype);
+    for (std::int64_t i = 0; i < 128; ++i) CHECK(r.out.at(i) == 3);
+    s.problem.options.causal = true;
+    const Results causal = run_kernels(s, dtype);
+    for (std::int64_t i = 0; i < 128; ++i) {
+      CHECK(causal.out.at(i) == (i < 64 ? 2 : 3));
+      for (const Tensor& t : {causal.dq, causal.dk, causal.dv}) CHECK(std::isfinite(t.at(i)));
+    }
+    s.problem.options.causal = false;  // the triangle as an f32 mask of -1e9, beyond f16
+    Setup masked = s;
+    set_mask(masked, tensor({0, -1e9, 0, 0}, {1, 1, 2, 2}, DType::f64));
+    Results m = make_results(masked, dtype, DType::f32, false);
+    run_kernels(masked, DType::f32, m, false);
+    for (std::int64_t i = 0; i < 128; ++i) CHECK(m.out.at(i) == (i < 64 ? 2 : 3));
+  }
 }
 
 TEST_CASE("A10 dropout: zero leaves every bit, one gives zeros, another key another mask") {

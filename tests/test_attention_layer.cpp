@@ -5,6 +5,7 @@
 
 #include "layers/block.h"
 #include "layers/init.h"
+#include "tests/allocation_counter.h"
 #include "tests/compare.h"
 
 using namespace tapestry;
@@ -206,6 +207,44 @@ TEST_CASE("A07 GQA head repetition order") {
   CHECK_THROWS_AS(attention(random_normal({1, 1, 3, 1}, 1), k, v.detach()), Error);
 }
 
+TEST_CASE("16-bit attention as an op: packed and separate, A08, no heap allocation") {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    CAPTURE(dtype);
+    const Tensor q = random_normal({2, 50, 3, 16}, 1).to(dtype), k = random_normal({2, 50, 3, 16}, 2).to(dtype),
+                 v = random_normal({2, 50, 3, 16}, 3).to(dtype), dout = random_normal({2, 50, 48}, 4).to(dtype);
+    const Var parts[] = {q.reshape({2, 50, 48}), k.reshape({2, 50, 48}), v.reshape({2, 50, 48})};
+    const Tensor packed = concat(parts, 2).value();
+    Tensor out, dqkv;
+    std::int64_t before = 0;
+    for (int step = 0; step < 4; ++step) {
+      if (step == 3) before = heap_allocations;
+      Tape tape;
+      const Var x = tape.watch(packed), y = attention_packed(x, 3, {.causal = true});
+      tape.backward(y, dout);
+      out = y.value();
+      dqkv = tape.grad(x);
+    }
+    CHECK(heap_allocations == before);
+    Tape tape;
+    const Var leaf[] = {tape.watch(q), tape.watch(k), tape.watch(v)};
+    const Var y = attention(leaf[0], leaf[1], leaf[2], {.causal = true});
+    tape.backward(y, dout.reshape({2, 50, 3, 16}));
+    CHECK(same_bits(y.value().reshape({2, 50, 48}), out));
+    const Var grads[] = {tape.grad(leaf[0]).reshape({2, 50, 48}), tape.grad(leaf[1]).reshape({2, 50, 48}),
+                         tape.grad(leaf[2]).reshape({2, 50, 48})};
+    CHECK(same_bits(concat(grads, 2).value(), dqkv));
+  }
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
+    const Tensor forty = full({1, 2, 1, 64}, 40, dtype);
+    Tensor v = full({1, 2, 1, 64}, 2, dtype);
+    v.reshape({2, 64}).rows(1, 1).fill(4);
+    for (const bool causal : {false, true}) {
+      const Tensor y = attention(forty, forty, v, {.causal = causal}).value();
+      for (std::int64_t i = 0; i < 128; ++i) CHECK(y.at(i) == (causal && i < 64 ? 2 : 3));
+    }
+  }
+}
+
 TEST_CASE("A10 Dropout alive in evaluation through a functional call") {
   Rng rng_a(12), rng_b(12);
   Attention dropping({.width = 8, .heads = 2, .dropout = 0.9}, rng_a), plain({.width = 8, .heads = 2}, rng_b);
@@ -258,6 +297,30 @@ TEST_CASE("a cache gives what the whole sequence gives, for every split") {
     CHECK(cache.length == time);
     const Var parts[] = {head, tail};
     CHECK(relative_error(concat(parts, 1).value(), expected) < 1e-5);
+  }
+}
+
+TEST_CASE("a cache of 16 bits gives what the whole sequence gives, within rounding") {
+  Rng rng(22);
+  Attention layer({.width = 10, .heads = 2}, rng);
+  const Tensor x32 = random_normal({2, 7, 10}, 23);
+  const Tensor exact = layer(x32).value();
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const double rounding = dtype == DType::bf16 ? 0x1p-8 : 0x1p-11;
+    Attention low({.width = 10, .heads = 2}, rng);
+    low.qkv.weight.assign(layer.qkv.weight.value());
+    low.out.weight.assign(layer.out.weight.value());
+    convert(low, dtype);
+    const Tensor x = x32.to(dtype), expected = low(x).value();
+    CHECK(expected.dtype() == dtype);
+    CHECK(relative_error(expected.to(DType::f32), exact) < 6 * rounding);
+    for (std::int64_t at = 1; at < 7; ++at) {
+      KeyValueCache cache{zeros({2, 9, 10}, dtype), zeros({2, 9, 10}, dtype)};
+      const Tensor head = low.extend(slice(x, 1, 0, at).value(), cache);
+      const Tensor tail = low.extend(slice(x, 1, at, 7).value(), cache);
+      const Var parts[] = {head, tail};
+      CHECK(relative_error(concat(parts, 1).value().to(DType::f32), expected.to(DType::f32)) < 2 * rounding);
+    }
   }
 }
 

@@ -3,6 +3,9 @@
 // Hidden scores are selected to -inf, and hidden P and dS to 0, whatever stands in q, k, v or dout; products with a
 // factor that holds NaN or inf skip hidden positions one by one.
 // Forward is parallel over (batch, head), backward over (batch, key-value head): every sum has one owner and one order.
+// T is the type of scores, softmax and sums; E that of the factors of products: T, or bf16 where the processor
+// multiplies it, with P and dS rounded to it. Other 16-bit tensors are converted to f32 block by block. Results are
+// rounded once.
 #include "core/kernels/attention.h"
 
 #include "core/kernels/attention_rows.h"
@@ -14,23 +17,22 @@ namespace {
 using namespace attn;
 
 constexpr std::int64_t kBlock = 48;  // queries handled together
-static_assert(kBlock % kTileRows == 0 && kBlock % kLanes<float> == 0);
+static_assert(kBlock % kTileRows<float> == 0 && kBlock % kTileRows<BFloat16> == 0 && kBlock % kLanes<float> == 0);
 
 // Hands out pieces of one pooled block.
-template <class T>
 class Scratch {
  public:
-  explicit Scratch(std::int64_t elements) : storage_(allocate(elements)) {}
-  T* take(std::int64_t elements) {
-    T* piece = reinterpret_cast<T*>(storage_.data()) + used_;
-    used_ += elements;
-    return piece;
+  explicit Scratch(std::int64_t bytes) : storage_(allocate(bytes)) {}
+  template <class T>
+  void take(T*& piece, std::int64_t elements) {
+    piece = reinterpret_cast<T*>(storage_.data() + used_);
+    used_ += elements * static_cast<std::int64_t>(sizeof(T));
   }
 
  private:
-  static Storage allocate(std::int64_t elements) {
+  static Storage allocate(std::int64_t bytes) {
     const MemoryScope scope(MemoryCategory::workspace);
-    return Storage(std::max<std::int64_t>(1, elements) * static_cast<std::int64_t>(sizeof(T)));
+    return Storage(std::max<std::int64_t>(1, bytes));
   }
   Storage storage_;
   std::int64_t used_ = 0;
@@ -38,29 +40,35 @@ class Scratch {
 
 // ---- forward
 
-template <class T>
+template <class T, class E>
 struct ForwardBuffers {
-  T *keys_t, *values, *scores, *sums, *factors;
+  E *keys_t, *values, *rows, *weights;
+  T *scores, *factors, *sums;
   explicit ForwardBuffers(const Call<T>& call)
-      : scratch(2 * call.packed() + (kBlock + 1) * call.score_stride + kBlock * call.width) {
-    keys_t = scratch.take(call.packed());
-    values = scratch.take(call.packed());
-    scores = scratch.take(kBlock * call.score_stride);
-    factors = scratch.take(call.score_stride);
-    sums = scratch.take(kBlock * call.width);
+      : scratch((2 * call.template packed<E>() + call.template unpacked<E>(kBlock) +
+                 (2 * kBlock + 1) * call.score_stride + kBlock * call.width) *
+                static_cast<std::int64_t>(sizeof(T))) {  // E is no larger than T
+    scratch.take(keys_t, call.template packed<E>());
+    scratch.take(values, call.template packed<E>());
+    scratch.take(rows, call.template unpacked<E>(kBlock));
+    scratch.take(weights, kBlock * call.score_stride);
+    scratch.take(scores, kBlock * call.score_stride);
+    scratch.take(factors, call.score_stride);
+    scratch.take(sums, kBlock * call.width);
   }
-  Scratch<T> scratch;
+  Scratch scratch;
 };
 
-template <class T>
-void forward_head(const Call<T>& call, std::int64_t b, std::int64_t h, const Right<T>& keys_t,
-                  const PackedRows<T>& values, const ForwardBuffers<T>& buffers, T* out, T* lse) {
+template <class T, class E>
+void forward_head(const Call<T>& call, std::int64_t b, std::int64_t h, const Right<E>& keys_t,
+                  const PackedRows<E>& values, const ForwardBuffers<T, E>& buffers, const Target<T>& out, T* lse) {
   const AttentionProblem& p = call.problem;
   const Visibility<T> sees = call.visibility(b, h);
   for (std::int64_t first = 0; first < call.queries; first += kBlock) {
     const std::int64_t rows = std::min(kBlock, call.queries - first);
     const std::int64_t columns = whole_vectors<T>(sees.limit(first + rows - 1));
-    call.multiply_keys(call.q + p.q.at(b, first, h), p.q.stride_time, first, rows, sees, keys_t, buffers.scores);
+    const Rows<E> q = call.q.rows(p.q.at(b, first, h), p.q.stride_time, rows, call.dim, buffers.rows);
+    call.multiply_keys(q, first, rows, sees, keys_t, buffers.scores);
     T sum[kBlock] = {}, largest[kBlock] = {}, row_lse[kBlock];
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::int64_t i = first + r, count = sees.limit(i);
@@ -78,30 +86,33 @@ void forward_head(const Call<T>& call, std::int64_t b, std::int64_t h, const Rig
       simd::store(row_lse + r, simd::load(largest + r) + simd::log(simd::load(sum + r)));
     std::copy_n(row_lse, rows, lse + call.row(b, h, first));
     weighted_sum(
-        rows, call.dim, Left<T>{buffers.scores, call.score_stride, 1}, values, buffers.sums, call.width, false,
+        rows, call.dim, left_factor(buffers.scores, rows, columns, call.score_stride, buffers.weights), values,
+        buffers.sums, call.width, false,
         [&](std::int64_t, std::int64_t last) {
           return Extent{0, sees.limit(first + last), call.width};
         },
         [&](std::int64_t r, std::int64_t j) { return sees(first + r, j); });
     for (std::int64_t r = 0; r < rows; ++r)
-      write_rows(1, call.dim, sum[r] == 0 ? T(0) : 1 / sum[r], buffers.sums + r * call.width, 0,
-                 out + p.out.at(b, first + r, h), 0, false);
+      out.write(1, call.dim, sum[r] == 0 ? T(0) : 1 / sum[r], buffers.sums + r * call.width, 0,
+                p.out.at(b, first + r, h), 0);
   }
 }
 
-template <class T>
-void forward(const Call<T>& call, T* out, T* lse) {
+template <class T, class E>
+void forward(const Call<T>& call, const Target<T>& out, T* lse) {
   const AttentionProblem& p = call.problem;
   parallel_for(p.batch * p.heads, call.grain(), [&](std::int64_t begin, std::int64_t end) {
-    const ForwardBuffers<T> buffers(call);
-    Right<T> keys_t;
-    PackedRows<T> values;
+    const ForwardBuffers<T, E> buffers(call);
+    Right<E> keys_t;
+    PackedRows<E> values;
     for (std::int64_t pair = begin; pair < end; ++pair) {
       const std::int64_t b = pair / p.heads, h = pair % p.heads, kv = h / call.group;
       if (pair == begin || h % call.group == 0) {
         const std::int64_t reach = call.reach(b);
-        keys_t = pack_columns(call.k + p.k.at(b, 0, kv), p.k.stride_time, reach, call.dim, buffers.keys_t);
-        values = pack_rows(call.v + p.v.at(b, 0, kv), p.v.stride_time, reach, call.dim, buffers.values);
+        keys_t = pack_columns(call.k.rows(p.k.at(b, 0, kv), p.k.stride_time, reach, call.dim, buffers.rows), reach,
+                              call.dim, buffers.keys_t);
+        values = pack_rows(call.v.rows(p.v.at(b, 0, kv), p.v.stride_time, reach, call.dim, buffers.rows), reach,
+                           call.dim, buffers.values);
       }
       forward_head(call, b, h, keys_t, values, buffers, out, lse);
     }
@@ -110,39 +121,39 @@ void forward(const Call<T>& call, T* out, T* lse) {
 
 // ---- backward
 
-template <class T>
+template <class T, class E>
 struct BackwardBuffers {
-  T *keys_t, *values_t, *keys, *dk, *dv, *weights, *dscores, *factors, *q, *dout, *dq;
+  E *keys_t, *values_t, *keys, *rows, *dout_rows, *weights_e, *dscores_e, *dscores_t, *q, *dout;
+  T *dk, *dv, *weights, *dscores, *factors, *dq, *line, *dout_line;
   explicit BackwardBuffers(const Call<T>& call)
-      : scratch(5 * call.packed() + (2 * kBlock + 1) * call.score_stride + 3 * kBlock * call.width) {
-    for (T** whole : {&keys_t, &values_t, &keys, &dk, &dv}) *whole = scratch.take(call.packed());
-    weights = scratch.take(kBlock * call.score_stride);
-    dscores = scratch.take(kBlock * call.score_stride);
-    factors = scratch.take(call.score_stride);
-    for (T** block : {&q, &dout, &dq}) *block = scratch.take(kBlock * call.width);
+      : scratch((5 * call.template packed<E>() + call.template unpacked<E>(kBlock) +
+                 (5 * kBlock + 1) * call.score_stride + (4 * kBlock + 2) * call.width) *
+                static_cast<std::int64_t>(sizeof(T))) {  // E is no larger than T
+    for (E** whole : {&keys_t, &values_t, &keys}) scratch.take(*whole, call.template packed<E>());
+    for (T** whole : {&dk, &dv}) scratch.take(*whole, call.template packed<E>());
+    for (T** block : {&weights, &dscores}) scratch.take(*block, kBlock * call.score_stride);
+    scratch.take(factors, call.score_stride);
+    scratch.take(dq, kBlock * call.width);
+    for (T** one : {&line, &dout_line}) scratch.take(*one, call.width);
+    scratch.take(rows, call.template unpacked<E>(kBlock));
+    for (E** block : {&weights_e, &dscores_e, &dscores_t}) scratch.take(*block, kBlock * call.score_stride);
+    for (E** block : {&dout_rows, &q, &dout}) scratch.take(*block, kBlock * call.width);
   }
-  Scratch<T> scratch;
-};
-
-// Where a gradient goes; data is null where nobody wants it.
-template <class T>
-struct Target {
-  T* data = nullptr;
-  bool add = false;
-  explicit Target(const HeadsGrad& g) : data(g.grad ? g.grad.template data<T>() : nullptr), add(g.add) {}
+  Scratch scratch;
 };
 
 template <class T>
 struct BackwardCall : Call<T> {
-  const T *dout, *out, *lse;
+  Stored dout, out;
+  const T* lse;
   Target<T> dq, dk, dv;
   T* dmask = nullptr;
 };
 
 // The weights and dS of a block of queries; dS also goes into dmask.
-template <class T>
+template <class T, class E>
 void differentiate_scores(const BackwardCall<T>& call, const Visibility<T>& sees, std::int64_t b, std::int64_t h,
-                          std::int64_t first, std::int64_t rows, const BackwardBuffers<T>& buffers) {
+                          std::int64_t first, std::int64_t rows, const BackwardBuffers<T, E>& buffers) {
   const AttentionProblem& p = call.problem;
   const std::int64_t columns = whole_vectors<T>(sees.limit(first + rows - 1));
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -153,7 +164,8 @@ void differentiate_scores(const BackwardCall<T>& call, const Visibility<T>& sees
     const bool drop = p.options.dropout > 0;
     if (drop) call.dropout_factors(call.row(b, h, i), count, buffers.factors);
     const std::int64_t at = p.out.at(b, i, h);
-    const T delta = dot(call.dout + at, call.out + at, call.dim);
+    const T delta = dot(call.dout.rows(at, 0, 1, call.dim, buffers.dout_line).data,
+                        call.out.rows(at, 0, 1, call.dim, buffers.line).data, call.dim);
     differentiate_row(call.lse[call.row(b, h, i)], delta, drop ? buffers.factors : nullptr, count, columns, weights,
                       dscores);
     if (call.dmask) {
@@ -164,68 +176,66 @@ void differentiate_scores(const BackwardCall<T>& call, const Visibility<T>& sees
 }
 
 // One query head: writes its dq, adds to the dk and dv of its group.
-template <class T>
-void backward_head(const BackwardCall<T>& call, std::int64_t b, std::int64_t h, const Right<T>& keys_t,
-                   const Right<T>& values_t, const PackedRows<T>& keys, const BackwardBuffers<T>& buffers) {
+template <class T, class E>
+void backward_head(const BackwardCall<T>& call, std::int64_t b, std::int64_t h, const Right<E>& keys_t,
+                   const Right<E>& values_t, const PackedRows<E>& keys, const BackwardBuffers<T, E>& buffers) {
   const AttentionProblem& p = call.problem;
   const Visibility<T> sees = call.visibility(b, h);
-  const Left<T> weights_t{buffers.weights, 1, call.score_stride}, dscores_t{buffers.dscores, 1, call.score_stride};
   for (std::int64_t first = 0; first < call.queries; first += kBlock) {
     const std::int64_t rows = std::min(kBlock, call.queries - first), reach = sees.limit(first + rows - 1);
-    const T* q = call.q + p.q.at(b, first, h);
-    const T* dout = call.dout + p.out.at(b, first, h);
-    call.multiply_keys(q, p.q.stride_time, first, rows, sees, keys_t, buffers.weights);
-    if (call.dq.data || call.dk.data || call.dmask)
-      call.multiply_keys(dout, p.out.stride_time, first, rows, sees, values_t, buffers.dscores);
+    const std::int64_t columns = whole_vectors<T>(reach);
+    const Rows<E> q = call.q.rows(p.q.at(b, first, h), p.q.stride_time, rows, call.dim, buffers.rows);
+    const Rows<E> dout = call.dout.rows(p.out.at(b, first, h), p.out.stride_time, rows, call.dim, buffers.dout_rows);
+    call.multiply_keys(q, first, rows, sees, keys_t, buffers.weights);
+    if (call.dq || call.dk || call.dmask) call.multiply_keys(dout, first, rows, sees, values_t, buffers.dscores);
     differentiate_scores(call, sees, b, h, first, rows, buffers);
 
-    if (call.dq.data) {
+    if (call.dq) {
       weighted_sum(
-          rows, call.dim, Left<T>{buffers.dscores, call.score_stride, 1}, keys, buffers.dq, call.width, false,
+          rows, call.dim, left_factor(buffers.dscores, rows, columns, call.score_stride, buffers.dscores_e), keys,
+          buffers.dq, call.width, false,
           [&](std::int64_t, std::int64_t last) {
             return Extent{0, sees.limit(first + last), call.width};
           },
           [&](std::int64_t r, std::int64_t j) { return sees(first + r, j); });
-      write_rows(rows, call.dim, call.scale, buffers.dq, call.width, call.dq.data + p.q.at(b, first, h),
-                 p.q.stride_time, call.dq.add);
+      call.dq.write(rows, call.dim, call.scale, buffers.dq, call.width, p.q.at(b, first, h), p.q.stride_time);
     }
     const auto queries_of = [&](std::int64_t key, std::int64_t) {
       return Extent{std::max<std::int64_t>(0, sees.first_query(key) - first), rows, call.width};
     };
     const auto seen_by = [&](std::int64_t j, std::int64_t r) { return sees(first + r, j); };
-    if (call.dk.data) {
-      const PackedRows<T> packed = pack_rows(q, p.q.stride_time, rows, call.dim, buffers.q);
-      weighted_sum(reach, call.dim, dscores_t, packed, buffers.dk, call.width, true, queries_of, seen_by);
-    }
-    if (call.dv.data) {
-      const PackedRows<T> packed = pack_rows(dout, p.out.stride_time, rows, call.dim, buffers.dout);
-      weighted_sum(reach, call.dim, weights_t, packed, buffers.dv, call.width, true, queries_of, seen_by);
-    }
+    if (call.dk)
+      weighted_sum(reach, call.dim,
+                   left_transposed(buffers.dscores, rows, columns, call.score_stride, buffers.dscores_t),
+                   pack_rows(q, rows, call.dim, buffers.q), buffers.dk, call.width, true, queries_of, seen_by);
+    if (call.dv)
+      weighted_sum(reach, call.dim,
+                   left_transposed(buffers.weights, rows, columns, call.score_stride, buffers.weights_e),
+                   pack_rows(dout, rows, call.dim, buffers.dout), buffers.dv, call.width, true, queries_of, seen_by);
   }
 }
 
 // All query heads that share one key-value head, in order.
-template <class T>
-void backward_group(const BackwardCall<T>& call, std::int64_t b, std::int64_t kv, const BackwardBuffers<T>& buffers) {
+template <class T, class E>
+void backward_group(const BackwardCall<T>& call, std::int64_t b, std::int64_t kv,
+                    const BackwardBuffers<T, E>& buffers) {
   const AttentionProblem& p = call.problem;
-  const std::int64_t reach = call.reach(b);
-  const T* k = call.k + p.k.at(b, 0, kv);
-  const Right<T> keys_t = pack_columns(k, p.k.stride_time, reach, call.dim, buffers.keys_t);
-  const PackedRows<T> keys = pack_rows(k, p.k.stride_time, reach, call.dim, buffers.keys);
-  const Right<T> values_t = pack_columns(call.v + p.v.at(b, 0, kv), p.v.stride_time, reach, call.dim, buffers.values_t);
-  std::fill_n(buffers.dk, call.packed(), T(0));
-  std::fill_n(buffers.dv, call.packed(), T(0));
+  const std::int64_t reach = call.reach(b), sums = call.template packed<E>();
+  const Rows<E> k = call.k.rows(p.k.at(b, 0, kv), p.k.stride_time, reach, call.dim, buffers.rows);
+  const Right<E> keys_t = pack_columns(k, reach, call.dim, buffers.keys_t);
+  const PackedRows<E> keys = pack_rows(k, reach, call.dim, buffers.keys);
+  const Rows<E> v = call.v.rows(p.v.at(b, 0, kv), p.v.stride_time, reach, call.dim, buffers.rows);
+  const Right<E> values_t = pack_columns(v, reach, call.dim, buffers.values_t);
+  std::fill_n(buffers.dk, sums, T(0));
+  std::fill_n(buffers.dv, sums, T(0));
   for (std::int64_t h = kv * call.group; h < (kv + 1) * call.group; ++h)
     backward_head(call, b, h, keys_t, values_t, keys, buffers);
-  if (call.dk.data)
-    write_rows(call.keys, call.dim, call.scale, buffers.dk, call.width, call.dk.data + p.k.at(b, 0, kv),
-               p.k.stride_time, call.dk.add);
-  if (call.dv.data)
-    write_rows(call.keys, call.dim, T(1), buffers.dv, call.width, call.dv.data + p.v.at(b, 0, kv), p.v.stride_time,
-               call.dv.add);
+  if (call.dk)
+    call.dk.write(call.keys, call.dim, call.scale, buffers.dk, call.width, p.k.at(b, 0, kv), p.k.stride_time);
+  if (call.dv) call.dv.write(call.keys, call.dim, T(1), buffers.dv, call.width, p.v.at(b, 0, kv), p.v.stride_time);
 }
 
-template <class T>
+template <class T, class E>
 void backward(const BackwardCall<T>& call) {
   const AttentionProblem& p = call.problem;
   // Groups that add to the same elements of dmask stay in one task, in order.
@@ -233,7 +243,7 @@ void backward(const BackwardCall<T>& call) {
   const std::int64_t batch_tasks = one_batch ? 1 : p.batch, head_tasks = one_head ? 1 : p.kv_heads;
   const std::int64_t batches = p.batch / std::max<std::int64_t>(1, batch_tasks), heads = p.kv_heads / head_tasks;
   parallel_for(batch_tasks * head_tasks, call.grain(), [&](std::int64_t begin, std::int64_t end) {
-    const BackwardBuffers<T> buffers(call);
+    const BackwardBuffers<T, E> buffers(call);
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t first_batch = task / head_tasks * batches, first_head = task % head_tasks * heads;
       for (std::int64_t b = first_batch; b < first_batch + batches; ++b)
@@ -260,8 +270,8 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask
   TAP_CHECK(k.dtype() == q.dtype() && v.dtype() == q.dtype() && out.dtype() == q.dtype(),
             "attention: q, k, v and out must have one dtype, not ", q.dtype(), ", ", k.dtype(), ", ", v.dtype(),
             " and ", out.dtype());
-  TAP_CHECK(!mask || mask.dtype() == DType::u8 || mask.dtype() == q.dtype(), "attention: the mask must be u8 or ",
-            q.dtype(), " like q, not ", mask.dtype());
+  TAP_CHECK(!mask || mask.dtype() == DType::u8 || mask.dtype() == q.dtype() || mask.dtype() == lse.dtype(),
+            "attention: the mask must be u8, ", lse.dtype(), " or ", q.dtype(), " like q, not ", mask.dtype());
   TAP_CHECK(p.k.length == p.v.length && p.q.length == p.out.length,
             "attention: k and v, and q and out, must have equal lengths, not ", p.k.length, " and ", p.v.length, ", ",
             p.q.length, " and ", p.out.length);
@@ -281,13 +291,24 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask
   check_view("out", p.out, p.heads, p, out);
 }
 
+// Calls f with the types of scores and of factors.
+template <class F>
+void visit_types(DType dtype, F&& f) {
+  if (dtype == DType::f64) return f(TypeTag<double>(), TypeTag<double>());
+  if constexpr (kHasPairs)
+    if (dtype == DType::bf16) return f(TypeTag<float>(), TypeTag<BFloat16>());
+  TAP_CHECK(is_floating(dtype), "attention: needs floating-point numbers, not ", dtype);
+  f(TypeTag<float>(), TypeTag<float>());
+}
+
 }  // namespace
 
 void attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
                        const AttentionProblem& problem, Tensor& out, Tensor& lse) {
   check(q, k, v, mask, out, lse, problem);
-  visit_float("attention", q.dtype(), [&]<class T>(TypeTag<T>) {
-    forward(Call<T>(problem, q, k, v, mask), out.mutable_data<T>(), lse.mutable_data<T>());
+  tapestry::detail::Widened<const Tensor&> wide_mask(mask);
+  visit_types(q.dtype(), [&]<class T, class E>(TypeTag<T>, TypeTag<E>) {
+    forward<T, E>(Call<T>(problem, q, k, v, wide_mask.get()), Target<T>(out), lse.mutable_data<T>());
   });
 }
 
@@ -296,22 +317,27 @@ void attention_backward(const Tensor& dout, const Tensor& q, const Tensor& k, co
                         HeadsGrad dk, HeadsGrad dv, Grad dmask) {
   check(q, k, v, mask, out, lse, problem);
   check_view("dout", problem.out, problem.heads, problem, dout);
-  TAP_CHECK(!dmask || (mask && mask.dtype() == q.dtype()), "attention: only a float mask has a gradient");
-  visit_float("attention", q.dtype(), [&]<class T>(TypeTag<T>) {
-    BackwardCall<T> call{Call<T>(problem, q, k, v, mask),
-                         dout.data<T>(),
-                         out.data<T>(),
+  TAP_CHECK(dout.dtype() == q.dtype(), "attention: dout must be ", q.dtype(), " like q, not ", dout.dtype());
+  TAP_CHECK(!dmask || (mask && mask.dtype() != DType::u8), "attention: only a float mask has a gradient");
+  tapestry::detail::Widened<const Tensor&> wide_mask(mask);
+  tapestry::detail::Widened<Grad> wide_dmask(dmask);
+  visit_types(q.dtype(), [&]<class T, class E>(TypeTag<T>, TypeTag<E>) {
+    BackwardCall<T> call{Call<T>(problem, q, k, v, wide_mask.get()),
+                         Stored(dout),
+                         Stored(out),
                          lse.data<T>(),
                          Target<T>(dq),
                          Target<T>(dk),
                          Target<T>(dv)};
     if (dmask) {
-      const bool add = dmask.claim();
-      call.dmask = dmask.data<T>();
-      if (!add) std::fill_n(call.dmask, dmask.shape().numel(), T(0));
+      const Grad grad = wide_dmask.get();
+      const bool add = grad.claim();
+      call.dmask = grad.data<T>();
+      if (!add) std::fill_n(call.dmask, grad.shape().numel(), T(0));
     }
-    if (call.dq.data || call.dk.data || call.dv.data || call.dmask) backward(call);
+    if (call.dq || call.dk || call.dv || call.dmask) backward<T, E>(call);
   });
+  wide_dmask.finish();
 }
 
 }  // namespace tapestry::cpu

@@ -49,12 +49,13 @@ struct HeadsGrad {
   bool add = false;
 };
 
+// q, k, v, out and their gradients have one dtype; lse and the softmax are f32 for 16 bits, a float mask f32 or like q.
 // mask may be empty. out and lse [B, H, Tq] (accumulate dtype) are overwritten where the views reach.
-TAP_KERNEL(attention_forward, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
-           const AttentionProblem& problem, Tensor& out, Tensor& lse)
+TAP_KERNEL_16BIT(attention_forward, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask,
+                 const AttentionProblem& problem, Tensor& out, Tensor& lse)
 // dq, dk, dv are laid out like q, k, v. dmask (may be empty) has the shape of the float mask.
-TAP_KERNEL(attention_backward, const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
-           const Tensor& mask, const Tensor& out, const Tensor& lse, const AttentionProblem& problem, HeadsGrad dq,
-           HeadsGrad dk, HeadsGrad dv, Grad dmask)
+TAP_KERNEL_16BIT(attention_backward, const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
+                 const Tensor& mask, const Tensor& out, const Tensor& lse, const AttentionProblem& problem,
+                 HeadsGrad dq, HeadsGrad dk, HeadsGrad dv, Grad dmask)
 
 }  // namespace tapestry

@@ -7,6 +7,7 @@
 
 #include "core/kernels/attention.h"
 #include "core/kernels/attention_tile.h"
+#include "core/kernels/convert.h"
 #include "core/kernels/simd_math.h"
 
 namespace tapestry::cpu::attn {
@@ -62,11 +63,38 @@ struct Visibility {
   }
 };
 
-// The pointers and sizes of one call.
+// A tensor as it is stored.
+struct Stored {
+  const std::byte* data;
+  DType dtype;
+  explicit Stored(const Tensor& t) : data(t.raw_data()), dtype(t.dtype()) {}
+
+  // Rows of `columns` elements as E, `stride` apart from element `at` on: where they lie, or converted into `buffer`.
+  template <class E>
+  Rows<E> rows(std::int64_t at, std::int64_t stride, std::int64_t count, std::int64_t columns, E* buffer) const {
+    const std::byte* from = data + at * size_of(dtype);
+    if constexpr (std::same_as<E, BFloat16>) {
+      if (at % 2 == 0 && stride % 2 == 0 && columns % 2 == 0) return {reinterpret_cast<const E*>(from), stride};
+      const std::int64_t whole = detail::round_up(columns, 2);  // pairs must be whole, and read as one number each
+      std::fill_n(buffer, count * whole, E());
+      for (std::int64_t i = 0; i < count; ++i)
+        std::memcpy(buffer + i * whole, from + i * stride * 2, static_cast<std::size_t>(columns) * sizeof(E));
+      return {buffer, whole};
+    } else if constexpr (std::same_as<E, float>) {
+      if (dtype == DType::f32) return {reinterpret_cast<const E*>(from), stride};
+      for (std::int64_t i = 0; i < count; ++i) widen(dtype, from + i * stride * 2, buffer + i * columns, columns);
+      return {buffer, columns};
+    } else {
+      return {reinterpret_cast<const E*>(from), stride};
+    }
+  }
+};
+
+// The sizes of one call, and what its tensors hold.
 template <class T>
 struct Call {
   const AttentionProblem& problem;
-  const T *q, *k, *v;
+  Stored q, k, v;
   const T* added = nullptr;
   const std::uint8_t* kept = nullptr;
   const std::int32_t* key_lengths = nullptr;
@@ -78,9 +106,9 @@ struct Call {
   Call(const AttentionProblem& p, const Tensor& q_tensor, const Tensor& k_tensor, const Tensor& v_tensor,
        const Tensor& mask)
       : problem(p),
-        q(q_tensor.data<T>()),
-        k(k_tensor.data<T>()),
-        v(v_tensor.data<T>()),
+        q(q_tensor),
+        k(k_tensor),
+        v(v_tensor),
         queries(p.q.length),
         keys(p.k.length),
         dim(p.head_dim),
@@ -113,14 +141,23 @@ struct Call {
   std::int64_t reach(std::int64_t b) const { return queries ? visibility(b, 0).limit(queries - 1) : 0; }
 
   // Elements of packed keys or values.
-  std::int64_t packed() const { return width * detail::round_up(keys, kTileColumns<T>); }
+  template <class E>
+  std::int64_t packed() const {
+    return width * detail::round_up(keys, kTileVectors<E> * kLanes<T>);
+  }
+  // Elements of keys, values or a block of queries on their way into them.
+  template <class E>
+  std::int64_t unpacked(std::int64_t block) const {
+    return std::max(packed<E>(), block * width);
+  }
   std::int64_t grain() const { return kSerialProducts / std::max<std::int64_t>(1, queries * keys * dim) + 1; }
 
   // Queries (or their dout) times packed transposed keys (or values), cut to what the queries see.
-  void multiply_keys(const T* rows_of, std::int64_t stride, std::int64_t first, std::int64_t rows,
-                     const Visibility<T>& sees, const Right<T>& transposed, T* products) const {
-    product(rows, sees.limit(first + rows - 1), Left<T>{rows_of, stride, 1}, transposed, products, score_stride, false,
-            [&](std::int64_t, std::int64_t last) {
+  template <class E>
+  void multiply_keys(const Rows<E>& block, std::int64_t first, std::int64_t rows, const Visibility<T>& sees,
+                     const Right<E>& transposed, T* products) const {
+    product(rows, sees.limit(first + rows - 1), Left<E>{block.data, block.stride}, transposed, products, score_stride,
+            false, [&](std::int64_t, std::int64_t last) {
               return Extent{0, dim, whole_vectors<T>(sees.limit(first + last))};
             });
   }
@@ -164,17 +201,52 @@ RowSum<T> exponentiate_row(T* scores, std::int64_t count, std::int64_t columns) 
   return {simd::sum(total), largest};
 }
 
-// to = scale * from (+ to), rows that are `to_stride` and `from_stride` apart.
+// Where results go: T, or 16 bits that are rounded to once. data is null where nobody wants them.
 template <class T>
-void write_rows(std::int64_t rows, std::int64_t columns, T scale, const T* from, std::int64_t from_stride, T* to,
-                std::int64_t to_stride, bool add) {
-  for (std::int64_t i = 0; i < rows; ++i, from += from_stride, to += to_stride) {
+struct Target {
+  std::byte* data = nullptr;
+  DType dtype = dtype_of<T>;
+  bool add = false;
+  explicit Target(Tensor& t) : data(t.mutable_raw_data()), dtype(t.dtype()) {}
+  explicit Target(const HeadsGrad& g) : add(g.add) {
+    if (!g.grad) return;
+    data = g.grad.tensor().mutable_raw_data();
+    dtype = g.grad.dtype();
+  }
+  explicit operator bool() const { return data != nullptr; }
+
+  // scale * from (+ what is there), to rows `stride` elements apart from element `at` on.
+  void write(std::int64_t rows, std::int64_t columns, T scale, const T* from, std::int64_t from_stride, std::int64_t at,
+             std::int64_t stride) const {
+    for (std::int64_t i = 0; i < rows; ++i, from += from_stride, at += stride) {
+      std::byte* to = data + at * size_of(dtype);
+      if constexpr (std::same_as<T, float>)
+        if (is_16bit(dtype)) {
+          write_narrow(columns, scale, from, to);
+          continue;
+        }
+      write_row(columns, scale, from, reinterpret_cast<T*>(to), add);
+    }
+  }
+
+ private:
+  static void write_row(std::int64_t columns, T scale, const T* from, T* to, bool add) {
     if (add)
       for (std::int64_t j = 0; j < columns; ++j) to[j] += scale * from[j];
     else
       for (std::int64_t j = 0; j < columns; ++j) to[j] = scale * from[j];
   }
-}
+  void write_narrow(std::int64_t columns, T scale, const T* from, std::byte* to) const {
+    constexpr std::int64_t kPiece = 128;
+    T piece[kPiece];
+    for (std::int64_t j = 0; j < columns; j += kPiece) {
+      const std::int64_t count = std::min(kPiece, columns - j);
+      if (add) widen(dtype, to + 2 * j, piece, count);
+      write_row(count, scale, from + j, piece, add);
+      narrow(dtype, piece, to + 2 * j, count);
+    }
+  }
+};
 
 // From the scores and dout v^T (in dscores) of one query: the weights that multiply the values, and dS.
 // `factors` are those of dropout, or null.

@@ -1,36 +1,53 @@
-// The products inside attention, on the register tile of the matrix product. The left factor is read in place; the
-// right one is packed with rows of whole vectors, so no tile has an edge. Each tile may leave out the part of the sum
-// in which the left factor is known to be zero (the hidden triangle of causal attention); the order of a sum is always
-// that of k.
+// The products inside attention, on register tiles. Their factors are of type E: the type T of the scores, or BFloat16
+// in pairs (attention_pairs.h). The left factor is read as it lies; the right one is packed with rows of whole vectors,
+// so no tile has an edge. Each tile may leave out the part of the sum in which the left factor is known to be zero (the
+// hidden triangle of causal attention); the order of a sum is always that of k.
 #pragma once
 
 #include <algorithm>
 
-#include "core/kernels/gemm_kernel.h"
+#include "core/kernels/attention_pairs.h"
 #include "core/kernels/simd.h"
 
 namespace tapestry::cpu::attn {
 
-using detail::kTileColumns;
-using detail::kTileRows;
+using detail::multiply_tile;
 using simd::kLanes;
+
+// How a factor of type E is laid out: this many elements of a sum stand side by side.
+template <class E>
+inline constexpr std::int64_t kStep = std::same_as<E, BFloat16> ? 2 : 1;
+template <class E>
+inline constexpr std::int64_t kTileRows = std::same_as<E, BFloat16> ? kPairTileRows : detail::kTileRows;
+template <class E>
+inline constexpr std::int64_t kTileVectors = std::same_as<E, BFloat16> ? kPairTileVectors : detail::kTileVectors;
+template <class E>
+using TileFor = std::conditional_t<std::same_as<E, BFloat16>, PairTile, detail::Tile<E>>;
 
 template <class T>
 constexpr std::int64_t whole_vectors(std::int64_t n) {
   return detail::round_up(n, kLanes<T>);
 }
 
-// Element (i, k) is data[i * row_stride + k * k_stride].
-template <class T>
-struct Left {
-  const T* data = nullptr;
-  std::int64_t row_stride = 0, k_stride = 1;
+// Some rows of a tensor, `stride` elements apart.
+template <class E>
+struct Rows {
+  const E* data = nullptr;
+  std::int64_t stride = 0;
 };
 
-// kTileColumns columns of row k of strip s start at data + s * strip_stride + k * row_stride.
-template <class T>
+// Element (i, k) is data[i * row_stride + k * k_stride]; pair k of BFloat16 starts there.
+template <class E>
+struct Left {
+  const E* data = nullptr;
+  std::int64_t row_stride = 0, k_stride = kStep<E>;
+  E at(std::int64_t i, std::int64_t k) const { return data[i * row_stride + k / kStep<E> * k_stride + k % kStep<E>]; }
+};
+
+// A tile's columns of row k (or pair of rows k) of strip s start at data + s * strip_stride + k * row_stride.
+template <class E>
 struct Right {
-  const T* data = nullptr;
+  const E* data = nullptr;
   std::int64_t row_stride = 0, strip_stride = 0;
 };
 
@@ -40,81 +57,112 @@ struct Extent {
 };
 
 // c[i, j] (+)= sum over k of a(i, k) b(k, j) for i < rows, within extent(first row, last row) of every tile.
-template <class T, class ExtentOf>
-void product(std::int64_t rows, std::int64_t columns, const Left<T>& a, const Right<T>& b, T* c,
+template <class T, class E, class ExtentOf>
+void product(std::int64_t rows, std::int64_t columns, const Left<E>& a, const Right<E>& b, T* c,
              std::int64_t row_stride, bool add, ExtentOf&& extent) {
-  for (std::int64_t j = 0; j < columns; j += kTileColumns<T>, c += kTileColumns<T>) {
-    const T* strip = b.data + j / kTileColumns<T> * b.strip_stride;
-    for (std::int64_t i = 0; i < rows; i += kTileRows) {
-      const std::int64_t height = std::min(kTileRows, rows - i);
+  constexpr std::int64_t kColumns = kTileVectors<E> * kLanes<T>;
+  for (std::int64_t j = 0; j < columns; j += kColumns, c += kColumns) {
+    const E* strip = b.data + j / kColumns * b.strip_stride;
+    for (std::int64_t i = 0; i < rows; i += kTileRows<E>) {
+      const std::int64_t height = std::min(kTileRows<E>, rows - i);
       const Extent e = extent(i, i + height - 1);
-      const std::int64_t vectors = std::min(detail::kTileVectors, (e.columns - j) / kLanes<T>);
+      const std::int64_t vectors = std::min(kTileVectors<E>, (e.columns - j) / kLanes<T>);
       if (vectors <= 0) continue;
-      detail::multiply_tile(detail::Tile<T>{.k = std::max<std::int64_t>(0, e.end - e.begin),
-                                            .a = a.data + i * a.row_stride + e.begin * a.k_stride,
-                                            .a_row = a.row_stride,
-                                            .a_step = a.k_stride,
-                                            .b = strip + e.begin * b.row_stride,
-                                            .b_step = b.row_stride,
-                                            .c = c + i * row_stride,
-                                            .ldc = row_stride,
-                                            .addend = add ? c + i * row_stride : nullptr},
-                            height, vectors);
+      const std::int64_t first = e.begin / kStep<E>, end = detail::divide_up(e.end, kStep<E>);
+      multiply_tile(TileFor<E>{.k = std::max<std::int64_t>(0, end - first),
+                               .a = a.data + i * a.row_stride + first * a.k_stride,
+                               .a_row = a.row_stride,
+                               .a_step = a.k_stride,
+                               .b = strip + first * b.row_stride,
+                               .b_step = b.row_stride,
+                               .c = c + i * row_stride,
+                               .ldc = row_stride,
+                               .addend = add ? c + i * row_stride : nullptr},
+                    height, vectors);
     }
   }
 }
 
-// Rows that are summed with weights: padded for product(), and where they lie for the sum element by element.
-template <class T>
+// Rows that are summed with weights.
+template <class E>
 struct PackedRows {
-  Right<T> padded;
-  const T* source = nullptr;
-  std::int64_t source_stride = 0;
+  Right<E> right;
   bool finite = true;
+  E at(std::int64_t k, std::int64_t j) const {
+    return right.data[k / kStep<E> * right.row_stride + j * kStep<E> + k % kStep<E>];
+  }
 };
 
-// Packs x [rows, columns] into `out` (rows * whole_vectors(columns) elements).
-template <class T>
-PackedRows<T> pack_rows(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* out) {
-  const std::int64_t width = whole_vectors<T>(columns);
-  simd::Vec<T> check{};  // x - x is 0 for finite x and NaN for all others
-  for (std::int64_t i = 0; i < rows; ++i) {
-    for (std::int64_t j = 0; j < width; j += kLanes<T>) {
-      const T* from = x + i * stride + j;
-      const std::int64_t count = columns - j;
-      const simd::Vec<T> v = count >= kLanes<T> ? simd::load(from) : simd::load_partial(from, count);
-      check += v - v;
-      simd::store(out + i * width + j, v);
+// Packs x [rows, columns] into `out`: whole_vectors(columns) elements for each row, an even number of rows in pairs.
+template <class E>
+PackedRows<E> pack_rows(const Rows<E>& x, std::int64_t rows, std::int64_t columns, E* out) {
+  if constexpr (std::same_as<E, BFloat16>) {
+    const std::int64_t width = whole_vectors<float>(columns);
+    const bool finite = pack_pairs(x.data, x.stride, rows, columns, width, out);
+    return {{out, 2 * width, 2 * kTileVectors<E> * kLanes<float>}, finite};
+  } else {
+    const std::int64_t width = whole_vectors<E>(columns);
+    simd::Vec<E> check{};  // x - x is 0 for finite x and NaN for all others
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = 0; j < width; j += kLanes<E>) {
+        const E* from = x.data + i * x.stride + j;
+        const std::int64_t count = columns - j;
+        const simd::Vec<E> v = count >= kLanes<E> ? simd::load(from) : simd::load_partial(from, count);
+        check += v - v;
+        simd::store(out + i * width + j, v);
+      }
     }
+    return {{out, width, kTileVectors<E> * kLanes<E>}, simd::sum(check) == E(0)};
   }
-  return {{out, width, kTileColumns<T>}, x, stride, simd::sum(check) == T(0)};
 }
 
-// Packs the transpose of x [rows, columns] into `out` (columns * round_up(rows, kTileColumns) elements).
-template <class T>
-Right<T> pack_columns(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* out) {
-  for (std::int64_t i = 0; i < rows; i += kTileColumns<T>)
-    detail::pack_transposed(x + i * stride, stride, columns, std::min(kTileColumns<T>, rows - i), kTileColumns<T>,
-                            out + i * columns);
-  return {out, kTileColumns<T>, columns * kTileColumns<T>};
+// Packs the transpose of x [rows, columns] into `out` (columns * rows in whole tiles). Pairs move as one float does.
+template <class E>
+Right<E> pack_columns(const Rows<E>& x, std::int64_t rows, std::int64_t columns, E* out) {
+  using T = std::conditional_t<std::same_as<E, BFloat16>, float, E>;
+  constexpr std::int64_t kColumns = kTileVectors<E> * kLanes<T>;
+  const std::int64_t steps = detail::divide_up(columns, kStep<E>);
+  for (std::int64_t i = 0; i < rows; i += kColumns)
+    detail::pack_transposed(reinterpret_cast<const T*>(x.data + i * x.stride), x.stride / kStep<E>, steps,
+                            std::min(kColumns, rows - i), kColumns, reinterpret_cast<T*>(out) + i * steps);
+  return {out, kColumns * kStep<E>, steps * kColumns * kStep<E>};
 }
 
 // c[i, :] (+)= sum over k of a(i, k) b[k, :], as product() does. If b holds NaN or inf, the sum visits only the k for
 // which visible(i, k), since a weight of zero would not silence them.
-template <class T, class ExtentOf, class Visible>
-void weighted_sum(std::int64_t rows, std::int64_t columns, const Left<T>& a, const PackedRows<T>& b, T* c,
+template <class T, class E, class ExtentOf, class Visible>
+void weighted_sum(std::int64_t rows, std::int64_t columns, const Left<E>& a, const PackedRows<E>& b, T* c,
                   std::int64_t row_stride, bool add, ExtentOf&& extent, Visible&& visible) {
-  if (b.finite) return product(rows, columns, a, b.padded, c, row_stride, add, extent);
+  if (b.finite) return product(rows, columns, a, b.right, c, row_stride, add, extent);
   for (std::int64_t i = 0; i < rows; ++i) {
     T* sum = c + i * row_stride;
     if (!add) std::fill_n(sum, columns, T(0));
     const Extent e = extent(i, i);
     for (std::int64_t k = e.begin; k < e.end; ++k) {
       if (!visible(i, k)) continue;
-      const T weight = a.data[i * a.row_stride + k * a.k_stride];
-      const T* row = b.source + k * b.source_stride;
-      for (std::int64_t j = 0; j < columns; ++j) sum[j] += weight * row[j];
+      const T weight = static_cast<T>(a.at(i, k));
+      for (std::int64_t j = 0; j < columns; ++j) sum[j] += weight * static_cast<T>(b.at(k, j));
     }
+  }
+}
+
+// Scores [rows, columns] (whole vectors) as a left factor, and their transpose as one: in place, or rounded into `out`.
+template <class T, class E>
+Left<E> left_factor(const T* scores, std::int64_t rows, std::int64_t columns, std::int64_t stride, E* out) {
+  if constexpr (std::same_as<T, E>) {
+    return {scores, stride};
+  } else {
+    for (std::int64_t r = 0; r < rows; ++r) round_row(scores + r * stride, columns, out + r * stride);
+    return {out, stride};
+  }
+}
+template <class T, class E>
+Left<E> left_transposed(const T* scores, std::int64_t rows, std::int64_t columns, std::int64_t stride, E* out) {
+  if constexpr (std::same_as<T, E>) {
+    return {scores, 1, stride};
+  } else {
+    pack_pairs(scores, stride, rows, columns, stride, out);
+    return {out, 2, 2 * stride};
   }
 }
 
