@@ -38,8 +38,9 @@ std::uint16_t f32_to_f16_bits(float value) {
 float f16_bits_to_f32(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t magnitude = bits & 0x7fffu;
-  if (magnitude >= 0x7c00u)  // infinity and NaN
-    return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  if (magnitude >= 0x7c00u)  // infinity and NaN, which becomes quiet
+    return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13) |
+                                (magnitude > 0x7c00u ? 0x400000u : 0u));
   if (magnitude < 0x400u) {  // zero and subnormals: an integer times 2^-24
     const float value = static_cast<float>(magnitude) * 0x1p-24f;
     return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/kernels/convert.h"
 #include "core/parallel.h"
 
 namespace tapestry {
@@ -33,6 +34,21 @@ To convert(From x) {
 }
 
 void convert_elements(const Tensor& source, Tensor& target) {
+  const DType from_type = source.dtype(), to_type = target.dtype();
+  if (is_16bit(from_type) && to_type == DType::f32) {
+    const std::byte* from = source.raw_data();
+    float* to = target.mutable_data<float>();
+    return parallel_for(source.numel(), kGrain, [=](std::int64_t begin, std::int64_t end) {
+      cpu::widen(from_type, from + 2 * begin, to + begin, end - begin);
+    });
+  }
+  if (from_type == DType::f32 && is_16bit(to_type)) {
+    const float* from = source.data<float>();
+    std::byte* to = target.mutable_raw_data();
+    return parallel_for(source.numel(), kGrain, [=](std::int64_t begin, std::int64_t end) {
+      cpu::narrow(to_type, from + begin, to + 2 * begin, end - begin);
+    });
+  }
   visit_dtype(source.dtype(), [&]<class F>(TypeTag<F>) {
     visit_dtype(target.dtype(), [&]<class T>(TypeTag<T>) {
       const F* from = source.data<F>();

@@ -1,10 +1,14 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "core/dtype.h"
+#include "core/kernels/convert.h"
+#include "core/parallel.h"
 #include "core/tensor.h"
 
 using namespace tapestry;
@@ -41,7 +45,61 @@ void check_rounding(Value value, Convert convert, std::uint16_t infinity) {
   }
 }
 
+// Narrows the floats with bits first, first + step, ... in vectors, and returns how many differ from one at a time.
+std::int64_t count_differences(std::uint64_t first, std::uint64_t step, std::int64_t count) {
+  constexpr std::int64_t kBlock = 4099;
+  std::vector<float> values(kBlock);
+  std::vector<std::uint16_t> half(kBlock), brain(kBlock);
+  std::int64_t different = 0;
+  for (std::int64_t done = 0; done < count; done += kBlock) {
+    const std::int64_t n = std::min(kBlock, count - done);
+    for (std::int64_t i = 0; i < n; ++i)
+      values[i] = std::bit_cast<float>(static_cast<std::uint32_t>(first + step * static_cast<std::uint64_t>(done + i)));
+    cpu::narrow(DType::f16, values.data(), half.data(), n);
+    cpu::narrow(DType::bf16, values.data(), brain.data(), n);
+    for (std::int64_t i = 0; i < n; ++i)
+      different += half[i] != f32_to_f16_bits(values[i]) || brain[i] != f32_to_bf16_bits(values[i]);
+  }
+  return different;
+}
+
 }  // namespace
+
+TEST_CASE("Vectors convert as single numbers do: every 16-bit pattern, and f32 across all exponents") {
+  std::vector<std::uint16_t> bits(65536);
+  for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<std::uint16_t>(i);
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    std::vector<float> wide(65536);
+    cpu::widen(dtype, bits.data(), wide.data(), 65536);
+    for (std::size_t i = 0; i < bits.size(); ++i) {
+      const float right = dtype == DType::f16 ? f16_bits_to_f32(bits[i]) : bf16_bits_to_f32(bits[i]);
+      REQUIRE(std::bit_cast<std::uint32_t>(wide[i]) == std::bit_cast<std::uint32_t>(right));
+    }
+    // Every length of a tail, at odd addresses; what lies behind is left alone.
+    for (std::int64_t n = 0; n < 40; ++n) {
+      std::vector<float> some(42, -1.0f);
+      cpu::widen(dtype, bits.data() + 0x3c01, some.data() + 1, n);
+      std::vector<std::uint16_t> back(42, 7);
+      cpu::narrow(dtype, some.data() + 1, back.data() + 1, n);
+      for (std::int64_t i = 0; i < n; ++i) REQUIRE(back[i + 1] == bits[0x3c01 + i]);
+      REQUIRE((some[n + 1] == -1.0f && back[n + 1] == 7 && back[0] == 7));
+    }
+  }
+  // A step that is prime to 2^32 meets all exponents with mantissas of every kind; then the neighbourhood of each tie.
+  CHECK(count_differences(0, 65521 * 31 + 2, 2'000'000) == 0);
+  for (std::uint64_t around = 0; around < (1ull << 32); around += 1u << 12)
+    REQUIRE(count_differences(around - 2, 1, 5) == 0);
+}
+
+TEST_CASE("slow: vectors narrow each of the 2^32 floats as single numbers do") {
+  constexpr std::int64_t kEach = 1 << 24;
+  std::array<std::int64_t, 256> different{};
+  parallel_for(256, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      different[i] = count_differences(static_cast<std::uint64_t>(i * kEach), 1, kEach);
+  });
+  for (const std::int64_t d : different) CHECK(d == 0);
+}
 
 TEST_CASE("f16 and bf16 to f32: every bit pattern") {
   for (int i = 0; i < 65536; ++i) {
