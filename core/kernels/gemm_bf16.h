@@ -137,15 +137,16 @@ struct Bf16Engine {
   using Element = BFloat16;
   static constexpr std::int64_t kRows = 12, kColumns = 32;
   static constexpr std::int64_t kDepth = 768, kPanelElements = 640 * 1024 / 2;  // of b, within the level 2 cache
-  // What choose_grid counts; an element of a that is read in place costs little.
-  static constexpr std::int64_t kPackingB = 8, kPackingA = 8, kReadingA = 1;
+  // What choose_grid counts.
+  static constexpr std::int64_t kPackingB = 8, kPackingA = 8, kReadingA = 2;
   // Between strips: room for pack_pairs, and a shift of cache sets from strip to strip.
   static constexpr std::int64_t kGap = 64;
 
-  // f16 has no place in a product of bf16; rows 4 KiB apart would share the sets of the level 1 cache.
+  // f16 beside bf16 is for fp32: rounding it would lose three of its bits.
   static bool takes(const MixedGemm& g) {
     return (g.a.dtype == DType::bf16 || g.b.dtype == DType::bf16) && g.a.dtype != DType::f16 && g.b.dtype != DType::f16;
   }
+  // Rows a multiple of 4 KiB apart would share the sets of the level 1 cache.
   static bool reads_in_place(const MixedGemm& g) {
     return g.a.dtype == DType::bf16 && !g.transpose_a && g.k % 2 == 0 && g.lda % 2048 != 0;
   }

@@ -67,7 +67,7 @@ struct Fp32Engine {
 
 // Calls f(Engine) with the one for g.
 template <class F>
-decltype(auto) visit_engine(const MixedGemm& g, F&& f) {
+decltype(auto) visit_engine([[maybe_unused]] const MixedGemm& g, F&& f) {
 #ifdef __AVX512BF16__
   if (detail::Bf16Engine::takes(g)) return f(detail::Bf16Engine());
 #endif
