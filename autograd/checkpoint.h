@@ -2,6 +2,7 @@
 // network of n blocks holds the inputs of all blocks and the insides of one. Costs one more forward pass.
 #pragma once
 
+#include "autograd/autocast.h"
 #include "autograd/tape.h"
 #include "core/random.h"
 
@@ -20,9 +21,9 @@ std::array<Var, N> outputs_of(std::array<Var, N> ys) {
 }  // namespace detail
 
 // f(inputs...), a Var or a std::array of them. Values, gradients, dropout masks and the random state afterwards are
-// those of a plain call, bit for bit. Every tracked Var that f reads must be one of `inputs`; Parameters may be used
-// freely. f is copied and called again during backward, so what it refers to (a layer, say) must live until then and
-// must not change; a Parameter that did throws:
+// those of a plain call, bit for bit, under whichever Autocast it was made. Every tracked Var that f reads must be one
+// of `inputs`; Parameters may be used freely. f is copied and called again during backward, so what it refers to (a
+// layer, say) must live until then and must not change; a Parameter that did throws:
 //   x = checkpoint([&block](const Var& v) { return block(v); }, x);
 // Nests. Where nothing is recorded it is a plain call.
 template <class F, std::same_as<Var>... Inputs>
@@ -50,12 +51,13 @@ auto checkpoint(const F& f, const Inputs&... inputs) {
     uses_parameters = noted.any();
   }
   uses = detail::parameter_uses() - uses;
-  auto backward = [f = f, random, uses, saved = std::array<Saved, kInputs>{save(inputs)...}](
+  auto backward = [f = f, random, uses, low = Autocast::current(), saved = std::array<Saved, kInputs>{save(inputs)...}](
                       std::span<const Tensor> dys, std::span<const Grad> grads) {
     const RandomScope replay(random);
     Tape tape;
     const std::uint64_t uses_before = detail::parameter_uses();
     const Outputs again = [&]<std::size_t... I>(std::index_sequence<I...>) {
+      const Autocast same_types(low);
       return detail::outputs_of(f(tape.watch(saved[I](), grads[I])...));
     }
     (std::index_sequence_for<Inputs...>{});

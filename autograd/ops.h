@@ -1,5 +1,6 @@
 // The menu of differentiable functions. Each states its formula and shapes; errors name the op, the shapes and the fix.
-// B batch, T time, C channels, H heads, D head size, V vocabulary. Broadcasting is NumPy's.
+// B batch, T time, C channels, H heads, D head size, V vocabulary. Broadcasting is NumPy's. Which types they take and
+// give under an Autocast is the table of autograd/autocast.h.
 #pragma once
 
 #include <initializer_list>
@@ -77,6 +78,9 @@ Var leaky_relu(const Var& x, double slope = 0.01);  // x, or slope x below 0; gr
 Var elu(const Var& x, double alpha = 1);            // x, or alpha (exp(x) - 1) below 0; gradient alpha at 0
 Var softplus(const Var& x, double beta = 1);        // log(1 + exp(beta x)) / beta, for every x; beta > 0
 inline Var operator-(const Var& x) { return neg(x); }
+
+// x in another floating type, rounded to nearest even; the gradient is cast back. The same type gives x itself.
+Var cast(const Var& x, DType dtype);
 
 // ---- reductions over any set of axes (negative counts from the end; none given means all)
 Var sum(const Var& x, Axes axes = {}, bool keepdim = false);   // over nothing: 0
@@ -263,7 +267,7 @@ inline CrossEntropy cross_entropy(const Var& logits, const Tensor& targets, std:
 // z_c), q smoothed first. The weights are not divided by. Both inputs may be differentiated; every row counts.
 CrossEntropy soft_cross_entropy(const Var& logits, const Var& targets, const CrossEntropyOptions& options = {});
 
-// ---- losses of two tensors of one shape: nothing broadcasts. Both may be differentiated.
+// ---- losses of two tensors of one shape: nothing broadcasts. Both may be differentiated. 16 bits give f32.
 enum class LossReduction { mean, sum, none };  // none: one value for each element; the mean over nothing throws
 
 Var mse(const Var& x, const Var& target, LossReduction reduction = LossReduction::mean);  // (x - t)^2

@@ -14,6 +14,24 @@ void reset_gradient(detail::ParameterState& state) {
 
 }  // namespace
 
+Tensor detail::ParameterState::converted(const Tensor& of, DType dtype) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t version = of.storage().version();
+  const bool fits = copy_ && copy_.dtype() == dtype && copy_.shape() == of.shape();
+  if (fits && copied_ == of.raw_data() && copied_version_ == version) return copy_;
+  copied_ = nullptr;
+  if (fits && !copy_.storage().shared()) {
+    copy_.copy_from(of);
+  } else {
+    copy_ = Tensor();
+    const MemoryScope scope(MemoryCategory::parameters);
+    copy_ = of.to(dtype);
+  }
+  copied_ = of.raw_data();
+  copied_version_ = version;
+  return copy_;
+}
+
 Parameter::Parameter(const Shape& shape, DType dtype)
     : Parameter([&] {
         const MemoryScope scope(MemoryCategory::parameters);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 
 #include "core/grad.h"
 
@@ -28,6 +29,15 @@ struct ParameterState {
     grad.set = false;
     loss_scale = 1;
   }
+
+  // `of`, which is the value, in another dtype: the last copy unless the value has changed since. Any thread may call.
+  Tensor converted(const Tensor& of, DType dtype);
+
+ private:
+  std::mutex mutex_;
+  Tensor copy_;
+  const std::byte* copied_ = nullptr;  // where the value lay, and its version: together they tell contents apart
+  std::uint32_t copied_version_ = 0;
 };
 }  // namespace detail
 

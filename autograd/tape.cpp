@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "autograd/autocast.h"
 #include "autograd/checkpoint.h"
 #include "autograd/monitor.h"
 #include "autograd/profile.h"
@@ -283,6 +284,7 @@ void Tape::backward(const Var& y, const Tensor& dy) {
   mark_scales();
   consumed_ = true;
   const ThreadState before = thread_state;
+  const Autocast off(DType::f32);
   thread_state.mode = GradMode::off;  // a backward function that records needs a tape of its own
   try {
     Grad(&memory_.nodes[y.node_].slot()).pass(dy);
@@ -427,7 +429,7 @@ detail::LossScaleScope::~LossScaleScope() { thread_state.loss_scale = outer_; }
 static thread_local std::uint64_t parameter_uses = 0;
 std::uint64_t detail::parameter_uses() { return tapestry::parameter_uses; }
 
-Var::Var(const Parameter& parameter) : value_(parameter.value()) {
+Var::Var(const Parameter& parameter) : value_(parameter.value()), parameter_(parameter.state()) {
   parameter_uses += 1 + std::uint64_t{parameter.version()};
   if (!parameter.trainable()) return;
   if (Tape* tape = Tape::current()) {
@@ -441,7 +443,7 @@ Var::Var(const Parameter& parameter) : value_(parameter.value()) {
 
 void Saved::report_change() const {
   fail("a value of shape ", value_.shape(), " that was saved for backward has since been changed by ",
-       value_.storage().last_writer(), "; change it after backward, or change a clone()");
+       watched().last_writer(), "; change it after backward, or change a clone()");
 }
 
 void detail::record(const char* op, std::span<const Tensor> outputs, const Var* const* inputs, std::size_t input_count,

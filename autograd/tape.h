@@ -94,19 +94,23 @@ class NoGrad {
 // A value kept for the backward pass. Reading it throws if the storage was written after it was saved.
 class Saved {
  public:
-  explicit Saved(Tensor value) : value_(std::move(value)), version_(value_ ? value_.storage().version() : 0) {}
+  // `source`: what the value is a converted copy of, which then is what must not change.
+  explicit Saved(Tensor value, Storage source = {})
+      : value_(std::move(value)), source_(std::move(source)), version_(value_ ? watched().version() : 0) {}
   const Tensor& operator()() const {
-    if (value_ && value_.storage().version() != version_) [[unlikely]]
+    if (value_ && watched().version() != version_) [[unlikely]]
       report_change();
     return value_;
   }
 
  private:
+  const Storage& watched() const { return source_ ? source_ : value_.storage(); }
   [[noreturn]] void report_change() const;
   Tensor value_;
+  Storage source_;
   std::uint32_t version_;
 };
-inline Saved save(const Var& v) { return Saved(v.value()); }
+inline Saved save(const Var& v) { return Saved(v.value(), v.source()); }
 inline Saved save(const Tensor& t) { return Saved(t); }
 
 namespace detail {

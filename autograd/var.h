@@ -25,6 +25,12 @@ class Var {
   bool tracked() const { return node_ != 0; }
   Var detach() const { return Var(value_); }  // the same storage, cut from the graph
 
+  // For ops that read 16 bits. parameter(): the value is that of a Parameter. read_as(): this Var, its gradient and the
+  // dtype of that included, with its value converted; a Parameter's is converted once and kept until it changes.
+  bool parameter() const { return parameter_ != nullptr; }
+  Var read_as(DType dtype) const;
+  const Storage& source() const { return source_; }  // what read_as() converted; else empty
+
  private:
   friend class Tape;
   Var(Tensor value, NodeId node, std::uint64_t epoch) : value_(std::move(value)), node_(node), epoch_(epoch) {}
@@ -32,6 +38,8 @@ class Var {
   Tensor value_;
   NodeId node_ = 0;
   std::uint64_t epoch_ = 0;  // of the tape that made it; every tape has its own
+  std::shared_ptr<detail::ParameterState> parameter_;
+  Storage source_;
 };
 
 }  // namespace tapestry

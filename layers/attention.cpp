@@ -12,18 +12,21 @@ void check_input(const Shape& x, std::int64_t width) {
   TAP_CHECK(x.rank() == 3 && x[2] == width, "attention: x must be [B, T, ", width, "], not ", x);
 }
 
-void check_cache(const KeyValueCache& cache, const Tensor& x, std::int64_t inner) {
+// packed: keys and values to come, [B, T, 3 inner].
+void check_cache(const KeyValueCache& cache, const Tensor& packed, std::int64_t inner) {
+  const std::int64_t batch = packed.shape()[0], time = packed.shape()[1];
   TAP_CHECK(cache.keys && cache.values, "attention: the key-value cache is empty; give it keys and values of shape [",
-            x.shape()[0], ", capacity, ", inner, "]");
+            batch, ", capacity, ", inner, "]");
   const Shape& s = cache.keys.shape();
-  TAP_CHECK(s.rank() == 3 && s[0] == x.shape()[0] && s[2] == inner && cache.values.shape() == s,
-            "attention: keys and values of the cache must be [", x.shape()[0], ", capacity, ", inner, "], not ", s,
-            " and ", cache.values.shape());
-  TAP_CHECK(cache.keys.dtype() == x.dtype() && cache.values.dtype() == x.dtype(), "attention: the cache holds ",
-            cache.keys.dtype(), " and ", cache.values.dtype(), ", but x is ", x.dtype(),
-            "; make a cache of that dtype");
-  TAP_CHECK(cache.length >= 0 && cache.length + x.shape()[1] <= s[1], "attention: the cache holds ", cache.length,
-            " of ", s[1], " tokens and has no room for ", x.shape()[1], " more; make a larger one or start afresh");
+  TAP_CHECK(s.rank() == 3 && s[0] == batch && s[2] == inner && cache.values.shape() == s,
+            "attention: keys and values of the cache must be [", batch, ", capacity, ", inner, "], not ", s, " and ",
+            cache.values.shape());
+  TAP_CHECK(cache.keys.dtype() == packed.dtype() && cache.values.dtype() == packed.dtype(),
+            "attention: the cache holds ", cache.keys.dtype(), " and ", cache.values.dtype(),
+            ", but keys and values to come are ", packed.dtype(),
+            "; make a cache of that dtype, under the same Autocast if there is one");
+  TAP_CHECK(cache.length >= 0 && cache.length + time <= s[1], "attention: the cache holds ", cache.length, " of ", s[1],
+            " tokens and has no room for ", time, " more; make a larger one or start afresh");
 }
 
 // Columns [first, first + C) of packed [B, T, W] -> times [at, at + T) of cached [B, capacity, C].
@@ -74,10 +77,9 @@ Tensor Attention::extend(const Tensor& x, KeyValueCache& cache) const {
             "attention: extend needs causal attention, where later tokens leave earlier ones as they are");
   TAP_CHECK(!dropout.active(), "attention: extend is for inference, but dropout is on; call eval() first");
   check_input(x.shape(), config_.width);
-  check_cache(cache, x, inner);
-  const std::int64_t batch = x.shape()[0], time = x.shape()[1], capacity = cache.keys.shape()[1];
-
   const Tensor packed = qkv(x).value();
+  check_cache(cache, packed, inner);
+  const std::int64_t batch = x.shape()[0], time = x.shape()[1], capacity = cache.keys.shape()[1];
   append(packed, inner, cache.keys, cache.length);
   append(packed, 2 * inner, cache.values, cache.length);
 
@@ -86,8 +88,8 @@ Tensor Attention::extend(const Tensor& x, KeyValueCache& cache) const {
   problem.k = problem.v = {0, capacity * inner, inner, head_dim, cache.length + time};
   problem.out = {0, time * inner, inner, head_dim, time};
   problem.options = {.causal = true, .scale = 1 / std::sqrt(static_cast<double>(head_dim))};
-  Tensor heads_out = empty({batch, time, inner}, x.dtype(), x.device());
-  Tensor lse = empty({batch, heads, time}, accumulate_dtype(x.dtype()), x.device());
+  Tensor heads_out = empty({batch, time, inner}, packed.dtype(), x.device());
+  Tensor lse = empty({batch, heads, time}, accumulate_dtype(packed.dtype()), x.device());
   TAP_DISPATCH(attention_forward, packed, cache.keys, cache.values, Tensor(), problem, heads_out, lse);
   cache.length += time;
   return out(heads_out).value();

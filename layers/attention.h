@@ -26,7 +26,7 @@ struct AttentionMask {
 
 // Keys and values of the tokens seen so far, for sampling one token at a time.
 struct KeyValueCache {
-  Tensor keys = {}, values = {};  // [B, capacity, inner]
+  Tensor keys = {}, values = {};  // [B, capacity, inner], of the type that qkv gives: low under an Autocast
   std::int64_t length = 0;        // tokens held
 };
 

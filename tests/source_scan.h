@@ -116,10 +116,12 @@ inline std::vector<std::string> raw_captures(const std::string& source) {
     const std::string body = function == std::string::npos ? before : before.substr(function);
     auto holds_value = [&](const std::string& name) {
       const std::regex is_input("\\b(Var|Tensor)\\s*&\\s*" + name + "\\b");
+      const std::regex is_operand("auto\\s*\\[[^\\]]*\\b" + name + "\\b[^\\]]*\\]\\s*=\\s*detail::autocast\\b");
       const std::regex is_value("\\b" + name + "\\s*=[^;=]*\\bvalue\\(\\)\\s*[;,)]");
       std::smatch m;
       const bool is_output = std::regex_search(body, m, output) && m[1] == name;
-      return is_output || std::regex_search(body, is_input) || std::regex_search(body, is_value);
+      return is_output || std::regex_search(body, is_input) || std::regex_search(body, is_operand) ||
+             std::regex_search(body, is_value);
     };
     std::string list = (*it)[1];
     int parens = 0;

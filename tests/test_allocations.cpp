@@ -6,8 +6,12 @@
 #include <optional>
 #include <set>
 
+#include "autograd/autocast.h"
 #include "autograd/ops.h"
+#include "layers/models/gpt.h"
+#include "optim/optimizer.h"
 #include "tests/cases/cases.h"
+#include "tests/compare.h"
 
 using namespace tapestry;
 
@@ -49,5 +53,29 @@ TEST_CASE("The third run of every row allocates nothing on the heap") {
       const std::int64_t third = allocations(c, inputs);
       CHECK_MESSAGE(third <= allowed(c), text_of(c.name, " in ", dtype, ": ", third, ", ", allowed(c), " allowed"));
     }
+  }
+}
+
+TEST_CASE(
+    "A step of a GPT under Autocast allocates nothing from the third on, though every weight is converted again") {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    Gpt model({.vocabulary = 65, .context = 32, .layers = 2, .heads = 4, .width = 64, .dropout = 0.1}, 1);
+    AdamW optimizer(parameters(model));
+    const Tensor tokens = random_ids({2, 32}, 65, 2), targets = random_ids({2, 32}, 65, 3);
+    const auto step = [&] {
+      Tape tape;
+      const Var loss = [&] {
+        const Autocast scope(dtype);
+        return model.loss(tokens, targets).loss;
+      }();
+      tape.backward(loss);
+      optimizer.step({.lr = 1e-3, .clip_norm = 1});
+    };
+    step();
+    step();
+    const std::int64_t heap = heap_allocations, system = memory_stats().system_requests;
+    for (int i = 0; i < 3; ++i) step();
+    CHECK(heap_allocations - heap == 0);
+    CHECK(memory_stats().system_requests - system == 0);
   }
 }

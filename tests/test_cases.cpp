@@ -236,7 +236,8 @@ TEST_CASE("The scan finds raw captures that are planted") {
   auto complaints = [](const std::string& captures) {
     return scan::raw_captures(
                "Var other(const Var& count) {\n}\nVar f(const Var& x, const Var& weight) {\n"
-               "  const Tensor& alias = weight.value();\n"
+               "  const Tensor& alias = weight.value();\n  const auto [operand, other] = detail::autocast<\"f\">(x, "
+               "weight);\n"
                "  Tensor y = empty_like(x.value()), mean = empty({3});\n  return record(\n      \"f\", y, [" +
                captures + "](const Tensor& dy, Grad dx, Grad dw) { use(x.value()); }, x, weight);\n}\n")
         .size();
@@ -249,6 +250,9 @@ TEST_CASE("The scan finds raw captures that are planted") {
   CHECK(complaints("x") == 1);
   CHECK(complaints("w = weight, mean") == 1);
   CHECK(complaints("alias") == 1);
+  CHECK(complaints("operand") == 1);
+  CHECK(complaints("kept = other") == 1);
+  CHECK(complaints("x = save(operand), shape = other.shape()") == 0);
   CHECK(complaints("y, mean") == 1);
   CHECK(complaints("=") == 1);
   CHECK(complaints("&") >= 1);

@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "autograd/autocast.h"
 #include "core/io/hdf5_file.h"
 #include "tests/run_command.h"
 
@@ -204,6 +205,11 @@ TEST_CASE("help, version, info") {
         "--eval_interval NUMBER=250", "--eval_iters NUMBER=20", "--seed NUMBER=1337", "--out_dir TEXT=out"})
     CHECK(help.find(option) != std::string::npos);
   CHECK(run({}).code == 2);
+  const std::string types = run({"info", "--autocast"}).out;
+  for (const CastPolicyRow& row : kCastPolicies) {
+    CHECK(types.find(row.meaning) != std::string::npos);
+    for_each_op(row, [&](std::string_view op) { CHECK(types.find(" " + std::string(op)) != std::string::npos); });
+  }
   const std::string info = run({"info"}).out;
   for (const std::string field : {"version", "compiler", "instruction set", "threads", "HDF5", "GPU"})
     CHECK(info.find(field) != std::string::npos);

@@ -334,9 +334,9 @@ TEST_CASE("what unfold, conv1d and conv2d refuse") {
         }) == "conv2d: x and weight need at least 1 channel, but they are [1, 0, 3, 3] and [2, 0, 1, 1]");
   CHECK(text([&] {
           conv2d(x, zeros({6, 4, 3, 3}, DType::f64));
-        }) == "conv2d: x is f32, weight is f64; all operands must have one dtype");
+        }) == "conv2d: x is f32, weight is f64; all operands must have one dtype; convert with cast()");
   CHECK(text([&] { conv2d(x, w, zeros({6}, DType::f64)); }) ==
-        "conv2d: x is f32, weight is f32 and bias is f64; all operands must have one dtype");
+        "conv2d: x is f32, weight is f32 and bias is f64; all operands must have one dtype; convert with cast()");
   CHECK(text([&] {
           conv1d(line, zeros({6, 4, 6}));
         }) ==

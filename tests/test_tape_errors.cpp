@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "autograd/autocast.h"
 #include "autograd/module.h"
 #include "tests/error_message.h"
 #include "tests/scalar_ops.h"
@@ -101,6 +102,7 @@ TEST_CASE("an exception in forward, in backward and in a hook leaves everything 
     }
     CHECK(thrown);
     CHECK(Tape::current() == nullptr);
+    CHECK(Autocast::current() == DType::f32);
     CHECK_FALSE(w.has_grad());
     Tape tape;
     tape.backward(mul(w, w));
@@ -112,6 +114,10 @@ TEST_CASE("an exception in forward, in backward and in a hook leaves everything 
     throw std::runtime_error("in forward");
   });
   try_once([&](Tape& tape) { tape.backward(mul(mul(w, w), failing(w))); });
+  try_once([&](Tape& tape) {
+    const Autocast scope(DType::bf16);
+    tape.backward(mul(mul(w, w), failing(w)));
+  });
   try_once([&](Tape& tape) {
     const Var y = mul(w, w);
     tape.hook(y, [](const Tensor&) { throw std::runtime_error("in a hook"); });

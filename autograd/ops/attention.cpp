@@ -4,6 +4,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/mask.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -21,8 +22,9 @@ void set_mask(const Var& mask, DType dtype, AttentionProblem& p) {
   const Shape full{p.batch, p.heads, p.q.length, p.k.length};
   TAP_CHECK(mask.shape().rank() <= 4 && broadcast("attention", mask.shape(), full) == full, "attention: the mask is ",
             mask.shape(), ", which does not broadcast to [B, H, Tq, Tk] = ", full);
-  TAP_CHECK(mask.dtype() == DType::u8 || mask.dtype() == dtype, "attention: the mask must be u8 or ", dtype, ", not ",
-            mask.dtype());
+  TAP_CHECK(mask.dtype() == DType::u8 || mask.dtype() == dtype || mask.dtype() == accumulate_dtype(dtype),
+            "attention: q is ", dtype, ", so the mask must be u8, ", dtype, " or ", accumulate_dtype(dtype), ", not ",
+            mask.dtype(), "; cast() converts it");
   TAP_CHECK(mask.dtype() == DType::u8 || mask.tracked() || !detail::looks_like_keep_mask(mask.value()),
             "attention: a float mask is added to the scores, but this one holds only 0 and 1; for true = may attend "
             "use a u8 mask");
@@ -49,7 +51,12 @@ HeadsGrad claim(Grad grad) { return grad ? HeadsGrad{grad, grad.claim()} : Heads
 
 }  // namespace
 
-Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& options, const Var& mask) {
+// The kernel reads f32 and f64 only: 16-bit operands pass through f32.
+static Var in_f32(const Var& x) { return cast(x, DType::f32); }
+static Var mask_in_f32(const Var& mask) { return mask && mask.dtype() != DType::u8 ? in_f32(mask) : mask; }
+
+Var attention(const Var& q_, const Var& k_, const Var& v_, const AttentionOptions& options, const Var& mask) {
+  const auto [q, k, v] = detail::autocast<"attention">(q_, k_, v_);
   const Shape &sq = q.shape(), &sk = k.shape(), &sv = v.shape();
   TAP_CHECK(sq.rank() == 4 && sk.rank() == 4 && sv == sk,
             "attention: needs q [B, Tq, Hq, D] and equal k, v [B, Tk, "
@@ -58,7 +65,11 @@ Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& 
   TAP_CHECK(sq[0] == sk[0] && sq[3] == sk[3], "attention: q ", sq, " and k ", sk, " differ in batch or head size");
   TAP_CHECK(sk[2] > 0 && sq[2] % sk[2] == 0, "attention: ", sk[2], " key heads must divide ", sq[2], " query heads");
   TAP_CHECK(q.dtype() == k.dtype() && q.dtype() == v.dtype(), "attention: q, k and v must have one dtype, not ",
-            q.dtype(), ", ", k.dtype(), " and ", v.dtype());
+            q.dtype(), ", ", k.dtype(), " and ", v.dtype(), "; convert them with cast()");
+  if (is_16bit(q.dtype())) {
+    const Autocast off(DType::f32);
+    return cast(attention(in_f32(q), in_f32(k), in_f32(v), options, mask_in_f32(mask)), q.dtype());
+  }
   AttentionProblem p;
   p.batch = sq[0];
   p.heads = sq[2];
@@ -82,11 +93,16 @@ Var attention(const Var& q, const Var& k, const Var& v, const AttentionOptions& 
       q, k, v, mask);
 }
 
-Var attention_packed(const Var& qkv, std::int64_t heads, const AttentionOptions& options, const Var& mask) {
+Var attention_packed(const Var& qkv_, std::int64_t heads, const AttentionOptions& options, const Var& mask) {
+  const auto [qkv] = detail::autocast<"attention_packed">(qkv_);
   const Shape& s = qkv.shape();
   TAP_CHECK(s.rank() == 3 && s[2] % 3 == 0, "attention: packed q, k, v must be [B, T, 3C], not ", s);
   const std::int64_t width = s[2] / 3;
   TAP_CHECK(heads > 0 && width % heads == 0, "attention: ", heads, " heads do not divide width ", width);
+  if (is_16bit(qkv.dtype())) {
+    const Autocast off(DType::f32);
+    return cast(attention_packed(in_f32(qkv), heads, options, mask_in_f32(mask)), qkv.dtype());
+  }
   AttentionProblem p;
   p.batch = s[0];
   p.heads = p.kv_heads = heads;

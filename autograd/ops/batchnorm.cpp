@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -18,7 +19,7 @@ Var batchnorm(const Var& x, const Var& weight, const Var& bias, Tensor running_m
             momentum);
   TAP_CHECK(!training || x.numel() != s[1], "batchnorm: x is ", s,
             ", one value per channel, whose variance is not defined; use a larger batch, or eval mode");
-  Tensor y = empty_like(x.value());
+  Tensor y = empty(s, detail::normalised_dtype<"batchnorm">(x.dtype()), x.device());
   Tensor mean = empty({s[1]}, accumulate_dtype(x.dtype()), x.device()), rstd = empty_like(mean);
   const WriterScope writer("batchnorm");
   TAP_DISPATCH(batchnorm_forward, x.value(), weight.value(), bias.value(), eps, training, momentum, running_mean,

@@ -5,12 +5,24 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "autograd/autocast.h"
 #include "autograd/var.h"
 
 namespace tapestry::detail {
 
 inline void check_one_dtype(std::string_view op, std::string_view names, DType a, DType b) {
-  TAP_CHECK(a == b, op, ": ", names, " must have one dtype, not ", a, " and ", b, "; convert one with Tensor::to");
+  TAP_CHECK(a == b, op, ": ", names, " must have one dtype, not ", a, " and ", b, "; convert one with cast()");
+}
+
+// Whether v, a bias or residual, may stand beside x: alike, or f32 where an Autocast made x a 16-bit type.
+inline bool fits_beside(const Var& x, const Var& v) {
+  return v.dtype() == x.dtype() || (v.dtype() == DType::f32 && x.dtype() == Autocast::current());
+}
+inline void check_product_types(std::string_view op, const Var& x, const Var& weight, const Var& bias) {
+  if (x.dtype() == weight.dtype() && (!bias || fits_beside(x, bias))) return;
+  const bool low = is_16bit(x.dtype()) || is_16bit(weight.dtype());
+  fail(op, ": x is ", x.dtype(), ", weight is ", weight.dtype(), bias ? text_of(" and bias is ", bias.dtype()) : "",
+       "; all operands must have one dtype; convert with cast()", low ? ", or run it under an Autocast" : "");
 }
 
 struct NamedShape {

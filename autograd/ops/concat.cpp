@@ -2,6 +2,7 @@
 // range of columns, so every part is one strided copy.
 #include <algorithm>
 
+#include "autograd/autocast.h"
 #include "autograd/ops/strided.h"
 
 namespace tapestry {
@@ -36,10 +37,27 @@ Var join(const char* op, std::span<const Var> parts, int axis, Tensor y) {
       parts);
 }
 
-}  // namespace
+static_assert(policy_of("concat") == CastPolicy::widest && policy_of("stack") == CastPolicy::widest);
 
-Var concat(std::span<const Var> parts, int axis) {
-  TAP_CHECK(!parts.empty(), "concat: needs at least one part");
+// Calls join(parts), all cast to the widest of their types where that is f32 at most.
+template <class Join>
+Var in_one_dtype(std::span<const Var> parts, const Join& join) {
+  DType dtype = parts[0].dtype();
+  bool mixed = false;
+  for (const Var& part : parts) {
+    mixed |= part.dtype() != dtype;
+    dtype = promote(dtype, part.dtype());
+  }
+  if (!mixed || dtype == DType::f64) return join(parts);
+  constexpr std::size_t kInline = 16;
+  std::array<Var, kInline> few;
+  std::vector<Var> many(parts.size() > kInline ? parts.size() : 0);
+  const std::span<Var> converted(many.empty() ? few.data() : many.data(), parts.size());
+  std::transform(parts.begin(), parts.end(), converted.begin(), [&](const Var& part) { return cast(part, dtype); });
+  return join(converted);
+}
+
+Var concat_alike(std::span<const Var> parts, int axis) {
   const Var& first = parts[0];
   const int a = first.shape().axis("concat", axis);
   std::int64_t length = 0;
@@ -53,8 +71,7 @@ Var concat(std::span<const Var> parts, int axis) {
   return join("concat", parts, a, empty(first.shape().with(a, length), first.dtype(), first.device()));
 }
 
-Var stack(std::span<const Var> parts, int axis) {
-  TAP_CHECK(!parts.empty(), "stack: needs at least one part");
+Var stack_alike(std::span<const Var> parts, int axis) {
   const Var& first = parts[0];
   const int rank = first.shape().rank(), a = axis < 0 ? axis + rank + 1 : axis;
   TAP_CHECK(0 <= a && a <= rank, "stack: the new axis must be in [", -rank - 1, ", ", rank, "] for parts of shape ",
@@ -65,6 +82,18 @@ Var stack(std::span<const Var> parts, int axis) {
               part.dtype(), " ", part.shape(), "; concat joins along an axis that is there");
   const Shape shape = insert_axis("stack", first.shape(), a, static_cast<std::int64_t>(parts.size()));
   return join("stack", parts, a, empty(shape, first.dtype(), first.device()));
+}
+
+}  // namespace
+
+Var concat(std::span<const Var> parts, int axis) {
+  TAP_CHECK(!parts.empty(), "concat: needs at least one part");
+  return in_one_dtype(parts, [axis](std::span<const Var> alike) { return concat_alike(alike, axis); });
+}
+
+Var stack(std::span<const Var> parts, int axis) {
+  TAP_CHECK(!parts.empty(), "stack: needs at least one part");
+  return in_one_dtype(parts, [axis](std::span<const Var> alike) { return stack_alike(alike, axis); });
 }
 
 void detail::split(const char* op, const Var& x, int axis, std::span<const std::int64_t> sizes,

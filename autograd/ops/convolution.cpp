@@ -2,10 +2,14 @@
 #include "core/kernels/convolution.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
 namespace {
+
+constexpr std::size_t kWeight = 1;  // the operand that is a weight
 
 // All that does not depend on the number of axes: channels, groups, bias, dtypes.
 void check_operands(const char* op, const Var& x, const Var& weight, const Var& bias, std::int64_t groups) {
@@ -19,9 +23,7 @@ void check_operands(const char* op, const Var& x, const Var& weight, const Var& 
             ", so axis 1 of weight must be ", s[1] / groups, ", but it is ", w);
   TAP_CHECK(!bias || bias.shape() == Shape{w[0]}, op, ": weight is ", w, ", so bias must be [", w[0], "], not ",
             bias.shape());
-  TAP_CHECK(x.dtype() == weight.dtype() && (!bias || bias.dtype() == x.dtype()), op, ": x is ", x.dtype(),
-            ", weight is ", weight.dtype(), bias ? text_of(" and bias is ", bias.dtype()) : "",
-            "; all operands must have one dtype");
+  detail::check_product_types(op, x, weight, bias);
 }
 
 Var convolve(const char* op, const Var& x, const Var& weight, const Var& bias, const ConvolutionLayout& layout,
@@ -38,7 +40,8 @@ Var convolve(const char* op, const Var& x, const Var& weight, const Var& bias, c
 
 }  // namespace
 
-Var conv1d(const Var& x, const Var& weight, const Var& bias, const Conv1dOptions& o) {
+Var conv1d(const Var& x_, const Var& weight_, const Var& bias, const Conv1dOptions& o) {
+  const auto [x, weight] = detail::autocast<"conv1d", kWeight>(x_, weight_);
   const Shape &s = x.shape(), &w = weight.shape();
   TAP_CHECK(s.rank() == 3 && w.rank() == 3, "conv1d: x must be [N, C, L] and weight [out, C / groups, size], not ", s,
             " and ", w);
@@ -49,7 +52,8 @@ Var conv1d(const Var& x, const Var& weight, const Var& bias, const Conv1dOptions
   return convolve("conv1d", x, weight, bias, layout, {s[0], w[0], layout.unfolding.across});
 }
 
-Var conv2d(const Var& x, const Var& weight, const Var& bias, const Conv2dOptions& o) {
+Var conv2d(const Var& x_, const Var& weight_, const Var& bias, const Conv2dOptions& o) {
+  const auto [x, weight] = detail::autocast<"conv2d", kWeight>(x_, weight_);
   const Shape &s = x.shape(), &w = weight.shape();
   TAP_CHECK(s.rank() == 4 && w.rank() == 4, "conv2d: x must be [N, C, H, W] and weight [out, C / groups, h, w], not ",
             s, " and ", w);

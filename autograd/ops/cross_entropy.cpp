@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -25,16 +26,18 @@ void check_class_targets(const char* op, const Shape& s, const Tensor& targets) 
             targets.dtype());
 }
 
-Tensor empty_row_stats(const Var& logits) {
-  return empty({logits.shape().rows(), 2}, accumulate_dtype(logits.dtype()), logits.device());
+// Losses and their statistics are f32 for 16-bit logits.
+Tensor empty_result(const Shape& shape, const Var& logits) {
+  return empty(shape, accumulate_dtype(logits.dtype()), logits.device());
 }
+Tensor empty_row_stats(const Var& logits) { return empty_result({logits.shape().rows(), 2}, logits); }
 
 }  // namespace
 
 CrossEntropy cross_entropy(const Var& logits, const Tensor& targets, const CrossEntropyOptions& options) {
   check_options("cross_entropy", logits, options);
   check_class_targets("cross_entropy", logits.shape(), targets);
-  Tensor loss = empty({}, logits.dtype(), logits.device()), row_stats = empty_row_stats(logits);
+  Tensor loss = empty_result({}, logits), row_stats = empty_row_stats(logits);
   CrossEntropyCounts counts;
   TAP_DISPATCH(cross_entropy_forward, logits.value(), targets, options, loss, row_stats, counts);
   const Var result = record(
@@ -48,13 +51,14 @@ CrossEntropy cross_entropy(const Var& logits, const Tensor& targets, const Cross
   return {result, counts.rows};
 }
 
-CrossEntropy soft_cross_entropy(const Var& logits, const Var& targets, const CrossEntropyOptions& options) {
+CrossEntropy soft_cross_entropy(const Var& logits_, const Var& targets_, const CrossEntropyOptions& options) {
+  const auto [logits, targets] = detail::autocast<"soft_cross_entropy">(logits_, targets_);
   check_options("soft_cross_entropy", logits, options);
   TAP_CHECK(targets.shape() == logits.shape(), "soft_cross_entropy: logits are ", logits.shape(),
             ", so targets must be a probability for each of them, not ", targets.shape(),
             "; class indices go to cross_entropy");
   detail::check_one_dtype("soft_cross_entropy", "logits and targets", logits.dtype(), targets.dtype());
-  Tensor loss = empty({}, logits.dtype(), logits.device()), row_stats = empty_row_stats(logits);
+  Tensor loss = empty_result({}, logits), row_stats = empty_row_stats(logits);
   TAP_DISPATCH(soft_cross_entropy_forward, logits.value(), targets.value(), options, loss, row_stats);
   const Var result = record(
       "soft_cross_entropy", loss,
@@ -67,12 +71,13 @@ CrossEntropy soft_cross_entropy(const Var& logits, const Var& targets, const Cro
   return {result, logits.shape().rows()};
 }
 
-Var nll(const Var& log_probs, const Tensor& targets, const NllOptions& options) {
+Var nll(const Var& log_probs_, const Tensor& targets, const NllOptions& options) {
+  const auto [log_probs] = detail::autocast<"nll">(log_probs_);
   const CrossEntropyOptions o{.ignore_index = options.ignore_index, .class_weights = options.class_weights};
   check_options("nll", log_probs, o);
   check_class_targets("nll", log_probs.shape(), targets);
   const bool mean = options.reduction == LossReduction::mean, each = options.reduction == LossReduction::none;
-  Tensor y = empty(each ? targets.shape() : Shape{}, log_probs.dtype(), log_probs.device());
+  Tensor y = empty_result(each ? targets.shape() : Shape{}, log_probs);
   CrossEntropyCounts counts;
   TAP_DISPATCH(nll_forward, log_probs.value(), targets, o, mean, y, counts);
   return record(

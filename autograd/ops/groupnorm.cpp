@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -10,7 +11,7 @@ Var groupnorm(const Var& x, const Var& weight, const Var& bias, std::int64_t gro
   detail::check_channel_norm("groupnorm", s, {{"weight", weight.shape()}, {"bias", bias.shape()}}, eps);
   TAP_CHECK(groups > 0 && s[1] % groups == 0, "groupnorm: ", groups, " groups do not divide ", s[1],
             " channels; use one of ", divisors(s[1]));
-  Tensor y = empty_like(x.value());
+  Tensor y = empty(s, detail::normalised_dtype<"groupnorm">(x.dtype()), x.device());
   Tensor mean = empty({s[0], groups}, accumulate_dtype(x.dtype()), x.device()), rstd = empty_like(mean);
   TAP_DISPATCH(groupnorm_forward, x.value(), weight.value(), bias.value(), groups, eps, y, mean, rstd);
   return record(

@@ -1,5 +1,6 @@
 #include "core/kernels/indexing.h"
 
+#include "autograd/ops/operands.h"
 #include "autograd/ops/strided.h"
 
 namespace tapestry {
@@ -55,7 +56,8 @@ Var index_select(const Var& x, int axis, const Tensor& index) {
   return gathered("index_select", x, index, layout, empty(x.shape().with(a, m), x.dtype(), x.device()));
 }
 
-Var scatter_add(const Var& x, int axis, const Tensor& index, const Var& source) {
+Var scatter_add(const Var& x_, int axis, const Tensor& index, const Var& source_) {
+  const auto [x, source] = detail::autocast<"scatter_add">(x_, source_);
   check_index_dtype("scatter_add", index);
   const IndexLayout layout = element_layout("scatter_add", x.shape(), axis, index);
   TAP_CHECK(source.shape() == index.shape() && source.dtype() == x.dtype(), "scatter_add: source must be ", x.dtype(),

@@ -1,11 +1,15 @@
 #include "core/kernels/linear.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 #include "core/kernels/pointwise.h"
 
 namespace tapestry {
 
 namespace {
+
+constexpr std::size_t kWeight = 1;  // the operand that is a weight
 
 // The shape of x W + b.
 Shape check_operands(const char* op, const Var& x, const Var& weight, const Var& bias) {
@@ -14,18 +18,19 @@ Shape check_operands(const char* op, const Var& x, const Var& weight, const Var&
             ", out], not ", w);
   TAP_CHECK(!bias || bias.shape() == Shape{w[1]}, op, ": weight is ", w, ", so bias must be [", w[1], "], not ",
             bias.shape());
-  TAP_CHECK(x.dtype() == weight.dtype() && (!bias || bias.dtype() == x.dtype()), op, ": x is ", x.dtype(),
-            ", but weight is ", weight.dtype(), "; all operands must have one dtype");
+  detail::check_product_types(op, x, weight, bias);
   return s.with_back(w[1]);
 }
 
 }  // namespace
 
-Var linear(const Var& x, const Var& weight, const Var& bias, const Var& residual) {
+Var linear(const Var& x_, const Var& weight_, const Var& bias, const Var& residual) {
+  const auto [x, weight] = detail::autocast<"linear", kWeight>(x_, weight_);
   const Shape shape = check_operands("linear", x, weight, bias);
-  TAP_CHECK(!residual || (residual.shape() == shape && residual.dtype() == x.dtype()), "linear: the result is ",
-            x.dtype(), " ", shape, ", so residual must be too, not ", residual.dtype(), " ", residual.shape());
-  Tensor y = empty(shape, x.dtype(), x.device());
+  TAP_CHECK(!residual || (residual.shape() == shape && detail::fits_beside(x, residual)), "linear: the result is ",
+            x.dtype(), " ", shape, ", so residual must be too, not ", residual.dtype(), " ", residual.shape(),
+            "; cast() converts it");
+  Tensor y = empty(shape, residual ? residual.dtype() : x.dtype(), x.device());
   TAP_DISPATCH(linear_forward, x.value(), weight.value(), bias.value(), residual.value(), y);
   return record(
       "linear", y,
@@ -36,7 +41,8 @@ Var linear(const Var& x, const Var& weight, const Var& bias, const Var& residual
       x, weight, bias, residual);
 }
 
-Var linear_gelu(const Var& x, const Var& weight, const Var& bias, GeluForm form) {
+Var linear_gelu(const Var& x_, const Var& weight_, const Var& bias, GeluForm form) {
+  const auto [x, weight] = detail::autocast<"linear_gelu", kWeight>(x_, weight_);
   const Shape shape = check_operands("linear_gelu", x, weight, bias);
   Tensor h = empty(shape, x.dtype(), x.device()), y = empty_like(h);
   TAP_DISPATCH(linear_gelu_forward, x.value(), weight.value(), bias.value(), form, h, y);

@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -30,10 +31,11 @@ void check_pair(const char* op, const Var& x, const Var& target) {
 
 // A loss of two tensors of one shape and a parameter that broadcasts to them (an empty Tensor for most).
 #define TAP_DEFINE_LOSS(name, Formula)                                                                                \
-  static Var name##_loss(const Var& x, const Var& target, const Tensor& parameter, LossReduction reduction) {         \
+  static Var name##_loss(const Var& x_, const Var& target_, const Tensor& parameter, LossReduction reduction) {       \
+    const auto [x, target] = detail::autocast<#name>(x_, target_);                                                    \
     check_pair(#name, x, target);                                                                                     \
     const Plan p = plan(#name, x.shape(), reduction);                                                                 \
-    Tensor y = empty(p.shape, x.dtype(), x.device());                                                                 \
+    Tensor y = empty(p.shape, accumulate_dtype(x.dtype()), x.device());                                               \
     TAP_DISPATCH(name##_forward, x.value(), target.value(), parameter, p.scale, y);                                   \
     return record(                                                                                                    \
         #name, y,                                                                                                     \

@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -43,7 +44,8 @@ MatmulLayout plan(const Var& a, const Var& b, bool transpose_a, bool transpose_b
 
 }  // namespace
 
-Var matmul(const Var& a, const Var& b, bool transpose_a, bool transpose_b) {
+Var matmul(const Var& a_, const Var& b_, bool transpose_a, bool transpose_b) {
+  const auto [a, b] = detail::autocast<"matmul", detail::kParameters>(a_, b_);
   const MatmulLayout layout = plan(a, b, transpose_a, transpose_b);
   std::array<std::int64_t, Shape::kMaxRank> dims{};
   std::size_t rank = layout.batch.dims().size();

@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 #include "core/kernels/pointwise_formulas.h"
 
 namespace tapestry {
@@ -24,7 +25,8 @@ Tensor empty_broadcast(const char* op, const Var& a, const Var& b) {
 }  // namespace
 
 #define TAP_DEFINE_UNARY(name, Formula)                                                 \
-  Var name(const Var& x) {                                                              \
+  Var name(const Var& x_) {                                                             \
+    const auto [x] = detail::autocast<#name>(x_);                                       \
     Tensor y = empty_like(x.value());                                                   \
     TAP_DISPATCH(name##_forward, x.value(), y);                                         \
     return record(                                                                      \
@@ -39,11 +41,13 @@ TAP_UNARY_OPS(TAP_DEFINE_UNARY)
 
 // The same for a formula that holds numbers, which backward then needs too.
 #define TAP_DEFINE_APPLY(name, Formula)                                                    \
-  static Var apply(const char* op, const Var& x, const formula::Formula& f) {              \
+  template <detail::OpName kOp>                                                            \
+  static Var apply(const Var& x_, const formula::Formula& f) {                             \
+    const auto [x] = detail::autocast<kOp>(x_);                                            \
     Tensor y = empty_like(x.value());                                                      \
     TAP_DISPATCH(name##_forward, f, x.value(), y);                                         \
     return record(                                                                         \
-        op, y,                                                                             \
+        kOp.text, y,                                                                       \
         [f, saved = save_for<formula::Formula>(x.value(), y)](const Tensor& dy, Grad dx) { \
           TAP_DISPATCH(name##_backward, f, dy, saved(), dx);                               \
         },                                                                                 \
@@ -52,22 +56,22 @@ TAP_UNARY_OPS(TAP_DEFINE_UNARY)
 TAP_UNARY_OPS_WITH_NUMBERS(TAP_DEFINE_APPLY)
 #undef TAP_DEFINE_APPLY
 
-Var scale(const Var& x, double factor) { return apply("scale", x, formula::Affine{factor, 0}); }
-Var affine(const Var& x, double factor, double offset) { return apply("affine", x, formula::Affine{factor, offset}); }
-Var reciprocal(const Var& x, double numerator) { return apply("reciprocal", x, formula::Reciprocal{numerator}); }
-Var pow(const Var& x, double exponent) { return apply("pow", x, formula::Power{exponent}); }
-Var leaky_relu(const Var& x, double slope) { return apply("leaky_relu", x, formula::LeakyRelu{slope}); }
-Var elu(const Var& x, double alpha) { return apply("elu", x, formula::Elu{alpha}); }
+Var scale(const Var& x, double factor) { return apply<"scale">(x, formula::Affine{factor, 0}); }
+Var affine(const Var& x, double factor, double offset) { return apply<"affine">(x, formula::Affine{factor, offset}); }
+Var reciprocal(const Var& x, double numerator) { return apply<"reciprocal">(x, formula::Reciprocal{numerator}); }
+Var pow(const Var& x, double exponent) { return apply<"pow">(x, formula::Power{exponent}); }
+Var leaky_relu(const Var& x, double slope) { return apply<"leaky_relu">(x, formula::LeakyRelu{slope}); }
+Var elu(const Var& x, double alpha) { return apply<"elu">(x, formula::Elu{alpha}); }
 
 Var clamp(const Var& x, double low, double high) {
   TAP_CHECK(low <= high, "clamp: low must not be above high, given ", low, " and ", high,
             "; use infinity for no bound");
-  return apply("clamp", x, formula::Clamp{low, high});
+  return apply<"clamp">(x, formula::Clamp{low, high});
 }
 
 Var softplus(const Var& x, double beta) {
   TAP_CHECK(beta > 0, "softplus: beta must be positive, not ", beta);
-  return apply("softplus", x, formula::Softplus{beta});
+  return apply<"softplus">(x, formula::Softplus{beta});
 }
 
 Var add_scalar(const Var& x, double value) {
@@ -77,7 +81,8 @@ Var add_scalar(const Var& x, double value) {
       "add_scalar", y, [](const Tensor& dy, Grad dx) { dx.pass(dy); }, x);
 }
 
-Var add(const Var& a, const Var& b) {
+Var add(const Var& a_, const Var& b_) {
+  const auto [a, b] = detail::autocast<"add">(a_, b_);
   Tensor y = empty_broadcast("add", a, b);
   TAP_DISPATCH(add_forward, a.value(), b.value(), y);
   return record(
@@ -93,7 +98,8 @@ Var add(const Var& a, const Var& b) {
       a, b);
 }
 
-Var sub(const Var& a, const Var& b) {
+Var sub(const Var& a_, const Var& b_) {
+  const auto [a, b] = detail::autocast<"sub">(a_, b_);
   Tensor y = empty_broadcast("sub", a, b);
   TAP_DISPATCH(sub_forward, a.value(), b.value(), y);
   return record(
@@ -109,7 +115,8 @@ Var sub(const Var& a, const Var& b) {
 
 // Ops that keep both operands.
 #define TAP_DEFINE_BINARY(name)                                                          \
-  Var name(const Var& a, const Var& b) {                                                 \
+  Var name(const Var& a_, const Var& b_) {                                               \
+    const auto [a, b] = detail::autocast<#name>(a_, b_);                                 \
     Tensor y = empty_broadcast(#name, a, b);                                             \
     TAP_DISPATCH(name##_forward, a.value(), b.value(), y);                               \
     return record(                                                                       \
@@ -137,7 +144,10 @@ static Var choose(const char* op, const Tensor& mask, const Var& a, const Var& b
       b);
 }
 
-Var where(const Tensor& mask, const Var& a, const Var& b) { return choose("where", mask, a, b); }
+Var where(const Tensor& mask, const Var& a_, const Var& b_) {
+  const auto [a, b] = detail::autocast<"where">(a_, b_);
+  return choose("where", mask, a, b);
+}
 
 Var masked_fill(const Var& x, const Tensor& mask, double value) {
   return choose("masked_fill", mask, Var(full({}, value, x.dtype(), x.device())), x);

@@ -1,6 +1,7 @@
 #include "core/kernels/recurrent.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -20,7 +21,8 @@ void check_maps(const char* op, int gates, const char* state_name, const Var& fr
 
 }  // namespace
 
-Var gru_gates(const Var& from_input, const Var& from_state, const Var& h) {
+Var gru_gates(const Var& from_input_, const Var& from_state_, const Var& h_) {
+  const auto [from_input, from_state, h] = detail::autocast<"gru_gates">(from_input_, from_state_, h_);
   check_maps("gru_gates", 3, "h", from_input, from_state, h);
   const Shape& s = h.shape();
   Tensor gates = empty(s.with_back(4 * s.back()), h.dtype(), h.device()), h_next = empty_like(h.value());
@@ -33,7 +35,8 @@ Var gru_gates(const Var& from_input, const Var& from_state, const Var& h) {
       from_input, from_state, h);
 }
 
-std::array<Var, 3> lstm_gates(const Var& from_input, const Var& from_state, const Var& c) {
+std::array<Var, 3> lstm_gates(const Var& from_input_, const Var& from_state_, const Var& c_) {
+  const auto [from_input, from_state, c] = detail::autocast<"lstm_gates">(from_input_, from_state_, c_);
   check_maps("lstm_gates", 4, "c", from_input, from_state, c);
   const Shape& s = c.shape();
   Tensor gates = empty(s.with_back(3 * s.back()), c.dtype(), c.device());

@@ -1,6 +1,7 @@
 #include "core/kernels/reduce.h"
 
 #include "autograd/ops.h"
+#include "autograd/ops/operands.h"
 #include "core/kernels/cumsum.h"
 #include "core/kernels/extremum.h"
 #include "core/kernels/logsumexp.h"
@@ -29,29 +30,33 @@ Var scaled_sum(const char* op, const Var& x, const ReducedShape& r, double scale
       op, y, [kept = r.kept, scale](const Tensor& dy, Grad dx) { TAP_DISPATCH(sum_backward, dy, kept, scale, dx); }, x);
 }
 
-Var extremum(const char* op, const Var& x, const Axes& axes, bool keepdim, bool largest) {
-  const ReducedShape r = reduce_some(op, x, axes, keepdim);
+template <detail::OpName kOp>
+Var extremum(const Var& x_, const Axes& axes, bool keepdim, bool largest) {
+  const auto [x] = detail::autocast<kOp>(x_);
+  const ReducedShape r = reduce_some(kOp.text, x, axes, keepdim);
   Tensor y = empty(r.result, x.dtype(), x.device()), position = empty(r.result, DType::i64, x.device());
   TAP_DISPATCH(extremum_forward, x.value(), r.kept, largest, y, position);
   return record(
-      op, y,
+      kOp.text, y,
       [y = save(y), position, kept = r.kept](const Tensor& dy, Grad dx) {
         TAP_DISPATCH(extremum_backward, dy, y(), position, kept, dx);
       },
       x);
 }
 
-Var spread(const char* op, const Var& x, const Axes& axes, bool keepdim, double correction, bool root) {
-  const ReducedShape r = reduce_some(op, x, axes, keepdim);
+template <detail::OpName kOp>
+Var spread(const Var& x_, const Axes& axes, bool keepdim, double correction, bool root) {
+  const auto [x] = detail::autocast<kOp>(x_);
+  const ReducedShape r = reduce_some(kOp.text, x, axes, keepdim);
   const std::int64_t n = slice_length(x, r.kept);
-  TAP_CHECK(r.kept.numel() == 0 || static_cast<double>(n) > correction, op,
+  TAP_CHECK(r.kept.numel() == 0 || static_cast<double>(n) > correction, kOp.view(),
             ": needs more elements than the correction ", correction, ", but x ", x.shape(), " has ", n,
             " for each result; give correction = 0 for the biased form");
   Tensor y = empty(r.result, x.dtype(), x.device());
   Tensor mean = empty(r.result, accumulate_dtype(x.dtype()), x.device());
   TAP_DISPATCH(variance_forward, x.value(), r.kept, correction, root, y, mean);
   return record(
-      op, y,
+      kOp.text, y,
       [x = save(x), mean, y = save(root ? y : Tensor()), kept = r.kept, correction](const Tensor& dy, Grad dx) {
         TAP_DISPATCH(variance_backward, dy, x(), mean, y(), kept, correction, dx);
       },
@@ -60,20 +65,23 @@ Var spread(const char* op, const Var& x, const Axes& axes, bool keepdim, double 
 
 }  // namespace
 
-Var sum(const Var& x, Axes axes, bool keepdim) {
+Var sum(const Var& x_, Axes axes, bool keepdim) {
+  const auto [x] = detail::autocast<"sum">(x_);
   return scaled_sum("sum", x, reduce_shape("sum", x.shape(), axes, keepdim), 1);
 }
 
-Var mean(const Var& x, Axes axes, bool keepdim) {
+Var mean(const Var& x_, Axes axes, bool keepdim) {
+  const auto [x] = detail::autocast<"mean">(x_);
   const ReducedShape r = reduce_some("mean", x, axes, keepdim);
   const std::int64_t n = slice_length(x, r.kept);
   return scaled_sum("mean", x, r, n ? 1 / static_cast<double>(n) : 1);
 }
 
-Var max(const Var& x, Axes axes, bool keepdim) { return extremum("max", x, axes, keepdim, true); }
-Var min(const Var& x, Axes axes, bool keepdim) { return extremum("min", x, axes, keepdim, false); }
+Var max(const Var& x, Axes axes, bool keepdim) { return extremum<"max">(x, axes, keepdim, true); }
+Var min(const Var& x, Axes axes, bool keepdim) { return extremum<"min">(x, axes, keepdim, false); }
 
-Var prod(const Var& x, Axes axes, bool keepdim) {
+Var prod(const Var& x_, Axes axes, bool keepdim) {
+  const auto [x] = detail::autocast<"prod">(x_);
   const ReducedShape r = reduce_shape("prod", x.shape(), axes, keepdim);
   Tensor y = empty(r.result, x.dtype(), x.device());
   TAP_DISPATCH(prod_forward, x.value(), r.kept, y);
@@ -83,13 +91,14 @@ Var prod(const Var& x, Axes axes, bool keepdim) {
 }
 
 Var var(const Var& x, Axes axes, bool keepdim, double correction) {
-  return spread("var", x, axes, keepdim, correction, false);
+  return spread<"var">(x, axes, keepdim, correction, false);
 }
 Var stddev(const Var& x, Axes axes, bool keepdim, double correction) {
-  return spread("stddev", x, axes, keepdim, correction, true);
+  return spread<"stddev">(x, axes, keepdim, correction, true);
 }
 
-Var norm(const Var& x, Axes axes, bool keepdim) {
+Var norm(const Var& x_, Axes axes, bool keepdim) {
+  const auto [x] = detail::autocast<"norm">(x_);
   const ReducedShape r = reduce_shape("norm", x.shape(), axes, keepdim);
   Tensor y = empty(r.result, x.dtype(), x.device());
   TAP_DISPATCH(norm_forward, x.value(), r.kept, y);
@@ -101,7 +110,8 @@ Var norm(const Var& x, Axes axes, bool keepdim) {
       x);
 }
 
-Var logsumexp(const Var& x, Axes axes, bool keepdim) {
+Var logsumexp(const Var& x_, Axes axes, bool keepdim) {
+  const auto [x] = detail::autocast<"logsumexp">(x_);
   const ReducedShape r = reduce_shape("logsumexp", x.shape(), axes, keepdim);
   Tensor y = empty(r.result, x.dtype(), x.device());
   Tensor shift = empty(r.result, accumulate_dtype(x.dtype()), x.device()), factor = empty_like(shift);
@@ -114,7 +124,8 @@ Var logsumexp(const Var& x, Axes axes, bool keepdim) {
       x);
 }
 
-Var cumsum(const Var& x, int axis) {
+Var cumsum(const Var& x_, int axis) {
+  const auto [x] = detail::autocast<"cumsum">(x_);
   axis = x.shape().axis("cumsum", axis);
   Tensor y = empty_like(x.value());
   TAP_DISPATCH(cumsum_forward, x.value(), axis, y);

@@ -2,13 +2,14 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/checks.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
 Var rmsnorm(const Var& x, const Var& weight, double eps) {
   const Shape& s = x.shape();
   detail::check_row_norm("rmsnorm", s, {{"weight", weight.shape()}}, eps);
-  Tensor y = empty_like(x.value());
+  Tensor y = empty(s, detail::normalised_dtype<"rmsnorm">(x.dtype()), x.device());
   Tensor rrms = empty({s.rows()}, accumulate_dtype(x.dtype()), x.device());
   TAP_DISPATCH(rmsnorm_forward, x.value(), weight.value(), eps, y, rrms);
   return record(

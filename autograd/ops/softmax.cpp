@@ -2,6 +2,7 @@
 
 #include "autograd/ops.h"
 #include "autograd/ops/mask.h"
+#include "autograd/ops/operands.h"
 
 namespace tapestry {
 
@@ -20,7 +21,8 @@ void check(const char* op, const Var& x, const Var& mask) {
 
 }  // namespace
 
-Var softmax(const Var& x, const Var& mask) {
+Var softmax(const Var& x_, const Var& mask_) {
+  const auto [x, mask] = detail::autocast<"softmax">(x_, mask_);
   check("softmax", x, mask);
   Tensor y = empty_like(x.value());
   TAP_DISPATCH(softmax_forward, x.value(), mask.value(), y);
@@ -32,7 +34,8 @@ Var softmax(const Var& x, const Var& mask) {
       x, mask);
 }
 
-Var log_softmax(const Var& x, const Var& mask) {
+Var log_softmax(const Var& x_, const Var& mask_) {
+  const auto [x, mask] = detail::autocast<"log_softmax">(x_, mask_);
   check("log_softmax", x, mask);
   Tensor y = empty_like(x.value());
   TAP_DISPATCH(log_softmax_forward, x.value(), mask.value(), y);

@@ -1,5 +1,6 @@
 #include "layers/models/gpt.h"
 
+#include "autograd/autocast.h"
 #include "layers/init.h"
 
 namespace tapestry {
@@ -78,12 +79,12 @@ CrossEntropy Gpt::loss(const Tensor& tokens, const Tensor& targets, std::int64_t
 
 Gpt::Cache Gpt::make_cache(std::int64_t batch) const {
   TAP_CHECK(batch > 0, "gpt: the batch of a cache must be at least 1, not ", batch);
-  const Parameter& like = token_embedding.weight;
+  const DType dtype = Autocast::low(token_embedding.weight.dtype());
+  const Device device = token_embedding.weight.value().device();
   Cache cache;
   for (const Block& block : blocks) {
     const Shape shape{batch, config_.context, block.attention.config().inner()};
-    cache.blocks.push_back({.keys = empty(shape, like.dtype(), like.value().device()),
-                            .values = empty(shape, like.dtype(), like.value().device())});
+    cache.blocks.push_back({.keys = empty(shape, dtype, device), .values = empty(shape, dtype, device)});
   }
   return cache;
 }

@@ -111,6 +111,9 @@ std::vector<Case> pointwise_cases() {
   add_unary(
       cases, "softplus", [](const Var& x) { return softplus(x, 1.5); }, draw_normal);
   add_unary(
+      cases, "cast to f64 and back", [](const Var& x) { return cast(square(cast(x, DType::f64)), x.dtype()); },
+      draw_normal);
+  add_unary(
       cases, "pow 0", [](const Var& x) { return pow(x, 0); }, draw_normal);
   add_unary(
       cases, "pow 3", [](const Var& x) { return pow(x, 3); }, draw_normal);
