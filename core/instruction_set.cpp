@@ -12,15 +12,22 @@ namespace tapestry {
 
 namespace {
 
-[[maybe_unused]] int level_of(const char* name) { return std::strncmp(name, "x86-64-v", 8) == 0 ? name[8] - '0' : 1; }
-
 #if defined(__x86_64__)
+// What TAPESTRY_ARCH may name, each with all that stands before it.
+constexpr const char* kLevels[] = {"x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "x86-64-v4-bf16"};
+
+int level_of(const char* name) {
+  for (int level = 0; level < 5; ++level)
+    if (std::strcmp(name, kLevels[level]) == 0) return level;
+  return 0;  // portable
+}
+
 int machine_level() {
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("x86-64-v4")) return 4;
-  if (__builtin_cpu_supports("x86-64-v3")) return 3;
-  if (__builtin_cpu_supports("x86-64-v2")) return 2;
-  return 1;
+  if (__builtin_cpu_supports("x86-64-v4")) return __builtin_cpu_supports("avx512bf16") ? 4 : 3;
+  if (__builtin_cpu_supports("x86-64-v3")) return 2;
+  if (__builtin_cpu_supports("x86-64-v2")) return 1;
+  return 0;
 }
 #endif
 
@@ -47,9 +54,7 @@ void require_instruction_set() {
 
 const char* machine_instruction_set() {
 #if defined(__x86_64__)
-  constexpr const char* kNames[] = {"x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
-  return machine_level() == 4 && __builtin_cpu_supports("avx512bf16") ? "x86-64-v4 with AVX512-BF16"
-                                                                      : kNames[machine_level() - 1];
+  return kLevels[machine_level()];
 #else
   return "not x86-64";
 #endif

@@ -7,7 +7,7 @@ namespace tapestry {
 // Exit code 1.
 void require_instruction_set();
 
-// "x86-64-v4 avx512_bf16 ..." of the running machine, for `tapestry info`.
+// The best TAPESTRY_ARCH of the running machine, such as "x86-64-v4-bf16" or "x86-64-v4"; for `tapestry info`.
 const char* machine_instruction_set();
 
 }  // namespace tapestry

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "autograd/ops.h"
+#include "core/kernels/linear.h"
 
 using namespace tapestry;
 
@@ -74,6 +75,35 @@ TEST_CASE("linear with a residual is the sum of both") {
       const auto fused = [&](const std::vector<Var>& v) { return linear(v[0], v[1], bias(v), v[2]); };
       const auto composed = [&](const std::vector<Var>& v) { return v[2] + linear(v[0], v[1], bias(v)); };
       check_close(run(fused, inputs), run(composed, inputs), 1e-5);
+    }
+}
+
+TEST_CASE("in 16 bits linear_gelu is gelu of the h that was rounded") {
+  for (const DType low : {DType::bf16, DType::f16})
+    for (const Size& s : kSizes)
+      for (const GeluForm form : {GeluForm::erf, GeluForm::tanh}) {
+        CAPTURE(s.in);
+        const Tensor x = normal({s.rows, s.in}, 1).to(low), w = normal({s.in, s.out}, 2, 0.1).to(low),
+                     bias = normal({s.out}, 3);
+        Tensor h = empty({s.rows, s.out}, low), y = empty_like(h), want = empty_like(h);
+        cpu::linear_gelu_forward(x, w, bias, form, h, y);
+        cpu::linear_forward(x, w, bias, Tensor(), want);
+        CHECK(same_bits(h, want));
+        const Var wide = form == GeluForm::erf ? gelu(Var(h.to(DType::f32))) : gelu_tanh(Var(h.to(DType::f32)));
+        CHECK(same_bits(y, wide.value().to(low)));
+      }
+}
+
+TEST_CASE("in 16 bits a residual in f32 is added before the one rounding") {
+  for (const DType low : {DType::bf16, DType::f16})
+    for (const Size& s : kSizes) {
+      CAPTURE(s.in);
+      const Tensor x = normal({s.rows, s.in}, 1).to(low), w = normal({s.in, s.out}, 2, 0.1).to(low),
+                   residual = normal({s.rows, s.out}, 3);
+      Tensor y = empty({s.rows, s.out}, low), wide = empty({s.rows, s.out});
+      cpu::linear_forward(x, w, Tensor(), residual, y);
+      cpu::linear_forward(x, w, Tensor(), residual, wide);
+      CHECK(same_bits(y, wide.to(low)));
     }
 }
 

@@ -46,6 +46,13 @@ Tensor filled(const Shape& shape, DType dtype, std::uint64_t seed) {
   return t;
 }
 
+// Numbers that bf16, f16 and f32 all hold, so that it does not matter in which of them they are multiplied.
+Tensor short_numbers(const Shape& shape, DType dtype, std::uint64_t seed) {
+  if (dtype == DType::f64) return filled(shape, dtype, seed);
+  Tensor t = filled(shape, DType::f32, seed);
+  return is_16bit(dtype) ? t.to(DType::bf16).to(dtype) : t;
+}
+
 Shape join(const Shape& batch, std::int64_t rows, std::int64_t columns) {
   std::vector<std::int64_t> dims(batch.dims().begin(), batch.dims().end());
   dims.push_back(rows);
@@ -53,11 +60,13 @@ Shape join(const Shape& batch, std::int64_t rows, std::int64_t columns) {
   return Shape(dims);
 }
 
+// Equal within `limit` and, in 16 bits, one rounding.
 void check_close(const Tensor& got, const std::vector<double>& want, double limit) {
   REQUIRE(got.numel() == static_cast<std::int64_t>(want.size()));
+  const double rounding = got.dtype() == DType::bf16 ? 0x1p-8 : got.dtype() == DType::f16 ? 0x1p-11 : 0;
   double worst = 0;
   for (std::int64_t i = 0; i < got.numel(); ++i) {
-    const double difference = std::abs(got.at(i) - want[static_cast<std::size_t>(i)]);
+    const double x = want[static_cast<std::size_t>(i)], difference = std::abs(got.at(i) - x) - rounding * std::abs(x);
     if (!(difference <= worst)) worst = difference;
   }
   CHECK(worst <= limit);
@@ -66,7 +75,7 @@ void check_close(const Tensor& got, const std::vector<double>& want, double limi
 // A gradient that is written for the first time onto NaN, or added to what is there.
 struct Target {
   Target(const Shape& shape, DType dtype, bool add) {
-    slot.tensor = add ? filled(shape, dtype, 9) : full(shape, kNan, dtype);
+    slot.tensor = add ? short_numbers(shape, dtype, 9) : full(shape, kNan, dtype);
     slot.shape = shape;
     slot.dtype = dtype;
     slot.set = add;
@@ -90,7 +99,13 @@ struct Batched {
   std::int64_t m, n, k;
 };
 
-void check_batched(const Batched& c, DType dtype, bool ta, bool tb, bool add) {
+// What each tensor of a product holds.
+struct Types {
+  DType operands, y, dy, da, db;
+};
+constexpr DType kF32 = DType::f32, kF16 = DType::f16, kBf16 = DType::bf16;
+
+void check_batched(const Batched& c, const Types& types, bool ta, bool tb, bool add) {
   MatmulLayout layout{.m = c.m,
                       .n = c.n,
                       .k = c.k,
@@ -105,11 +120,13 @@ void check_batched(const Batched& c, DType dtype, bool ta, bool tb, bool add) {
   CAPTURE(ta);
   CAPTURE(tb);
   CAPTURE(add);
-  const Tensor a = filled(ta ? join(c.batch_a, c.k, c.m) : join(c.batch_a, c.m, c.k), dtype, 1);
-  const Tensor b = filled(tb ? join(c.batch_b, c.n, c.k) : join(c.batch_b, c.k, c.n), dtype, 2);
-  const Tensor dy = filled(join(layout.batch, c.m, c.n), dtype, 3);
-  Tensor y = full(dy.shape(), kNan, dtype);
-  Target da(a.shape(), dtype, add), db(b.shape(), dtype, add);
+  CAPTURE(to_text(types.operands));
+  const DType dtype = types.operands;
+  const Tensor a = short_numbers(ta ? join(c.batch_a, c.k, c.m) : join(c.batch_a, c.m, c.k), dtype, 1);
+  const Tensor b = short_numbers(tb ? join(c.batch_b, c.n, c.k) : join(c.batch_b, c.k, c.n), dtype, 2);
+  const Tensor dy = short_numbers(join(layout.batch, c.m, c.n), dtype, 3).to(types.dy);
+  Tensor y = full(dy.shape(), kNan, types.y);
+  Target da(a.shape(), types.da, add), db(b.shape(), types.db, add);
   cpu::matmul_forward(a, b, layout, y);
   cpu::matmul_backward(dy, a, b, layout, da.grad(), db.grad());
 
@@ -157,21 +174,48 @@ TEST_CASE("G02 G03 matmul broadcasts and transposes, forward and backward") {
       {{3}, {1}, 40, 50, 60},        //
       {{2}, {2}, 130, 131, 132},     // large enough to be spread one by one
   };
+  constexpr DType kF64 = DType::f64;
+  // One type for all; b for an f32 Parameter; sums kept in f32.
+  const Types types[] = {{kF32, kF32, kF32, kF32, kF32},      {kF64, kF64, kF64, kF64, kF64},
+                         {kBf16, kBf16, kBf16, kBf16, kBf16}, {kF16, kF16, kF16, kF16, kF16},
+                         {kBf16, kBf16, kBf16, kBf16, kF32},  {kBf16, kF32, kF32, kF32, kBf16},
+                         {kF16, kF32, kF32, kF16, kF32}};
   for (const Batched& c : cases)
-    for (DType dtype : {DType::f32, DType::f64})
-      for (int flags = 0; flags < 8; ++flags)
-        check_batched(c, dtype, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0);
+    for (const Types& t : types)
+      for (int flags = 0; flags < 8; ++flags) check_batched(c, t, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0);
+}
+
+TEST_CASE("matmul in 16 bits rounds a gradient once, over however many batches it is summed") {
+  for (int flags = 0; flags < 8; ++flags) {
+    const bool ta = (flags & 1) != 0, tb = (flags & 2) != 0, add = (flags & 4) != 0;
+    const MatmulLayout layout{
+        .m = 2, .n = 3, .k = 4, .transpose_a = ta, .transpose_b = tb, .batch = {515}, .stride_a = {1}, .stride_b = {0}};
+    const Tensor a = full({515, ta ? 4 : 2, ta ? 2 : 4}, 1, kBf16), b = full({tb ? 3 : 4, tb ? 4 : 3}, 1, kBf16),
+                 dy = full({515, 2, 3}, 1, kBf16);
+    Target db(b.shape(), kBf16, add);
+    cpu::matmul_backward(dy, a, b, layout, Grad(), db.grad());
+    db.check(std::vector<double>(12, 1030), 1e-9);  // bf16 stands still at 256 + 1
+  }
+}
+
+TEST_CASE("products in 16 bits do not mix with f64") {
+  const Tensor a = zeros({2, 2}, kBf16), bias = zeros({2}, DType::f64);
+  Tensor y = zeros({2, 2}, kBf16);
+  CHECK_THROWS_WITH(cpu::linear_forward(a, a, bias, Tensor(), y),
+                    "matrix product: f16 and bf16 go with f32, not with f64");
 }
 
 TEST_CASE("matmul gives the same bits for any number of threads") {
-  for (std::int64_t size : {20, 140}) {
+  for (const auto& [size, dtype] : {std::pair(20, kF32), std::pair(140, kF32), std::pair(20, kBf16),
+                                    std::pair(141, kBf16), std::pair(20, kF16), std::pair(141, kF16)}) {
     MatmulLayout layout{.m = size, .n = size, .k = size, .batch = {3, 2}, .stride_a = {2, 1}, .stride_b = {0, 1}};
-    const Tensor a = filled({3, 2, size, size}, DType::f32, 1), b = filled({2, size, size}, DType::f32, 2);
+    const Tensor a = filled({3, 2, size, size}, DType::f32, 1).to(dtype),
+                 b = filled({2, size, size}, DType::f32, 2).to(dtype);
     Tensor first[3];
     for (int threads : {1, 2, 3, 7}) {
       const ThreadCount scope(threads);
-      Tensor y = empty(a.shape());
-      Target da(a.shape(), DType::f32, false), db(b.shape(), DType::f32, false);
+      Tensor y = empty(a.shape(), dtype);
+      Target da(a.shape(), dtype, false), db(b.shape(), dtype, false);
       cpu::matmul_forward(a, b, layout, y);
       cpu::matmul_backward(y, a, b, layout, da.grad(), db.grad());
       const Tensor now[3] = {y, da.slot.tensor, db.slot.tensor};
@@ -187,17 +231,26 @@ TEST_CASE("linear and its gradients agree with plain loops") {
   const struct {
     std::int64_t m, n, k;
   } cases[] = {{6, 4, 5}, {1, 33, 17}, {0, 4, 3}, {3, 4, 0}, {300, 65, 31}, {129, 200, 7}};
+  constexpr DType kF64 = DType::f64;
+  // One type for all; then as under Autocast, where parameters and their gradients are f32.
+  const struct {
+    DType dtype, bias, y, dy, dweight;
+  } types[] = {{kF32, kF32, kF32, kF32, kF32}, {kF64, kF64, kF64, kF64, kF64},    {kBf16, kBf16, kBf16, kBf16, kBf16},
+               {kF16, kF16, kF16, kF16, kF16}, {kBf16, kF32, kBf16, kBf16, kF32}, {kBf16, kF32, kF32, kF32, kF32},
+               {kF16, kF32, kF16, kF32, kF32}};
   for (const auto& c : cases)
-    for (DType dtype : {DType::f32, DType::f64})
+    for (const auto& [dtype, bias_dtype, y_dtype, dy_dtype, dweight_dtype] : types)
       for (bool add : {false, true}) {
         CAPTURE(c.m);
         CAPTURE(c.n);
         CAPTURE(c.k);
         CAPTURE(add);
-        const Tensor x = filled({c.m, c.k}, dtype, 1), w = filled({c.k, c.n}, dtype, 2), bias = filled({c.n}, dtype, 3);
-        const Tensor dy = filled({c.m, c.n}, dtype, 4);
-        Tensor y = full({c.m, c.n}, kNan, dtype), y_without_bias = full({c.m, c.n}, kNan, dtype);
-        Target dx(x.shape(), dtype, add), dw(w.shape(), dtype, add), dbias(bias.shape(), dtype, add);
+        CAPTURE(to_text(dtype));
+        const Tensor x = short_numbers({c.m, c.k}, dtype, 1), w = short_numbers({c.k, c.n}, dtype, 2),
+                     bias = short_numbers({c.n}, bias_dtype, 3);
+        const Tensor dy = short_numbers({c.m, c.n}, dtype, 4).to(dy_dtype);
+        Tensor y = full({c.m, c.n}, kNan, y_dtype), y_without_bias = full({c.m, c.n}, kNan, y_dtype);
+        Target dx(x.shape(), dtype, add), dw(w.shape(), dweight_dtype, add), dbias(bias.shape(), dweight_dtype, add);
         cpu::linear_forward(x, w, bias, Tensor(), y);
         cpu::linear_forward(x, w, Tensor(), Tensor(), y_without_bias);
         cpu::linear_backward(dy, x, w, dx.grad(), dw.grad(), dbias.grad());

@@ -4,7 +4,7 @@
 // bit. A product of one row reads b once, without packing.
 #include "core/kernels/gemm.h"
 
-#include "core/kernels/gemm_kernel.h"
+#include "core/kernels/gemm_row.h"
 #include "core/kernels/pointwise_formulas.h"
 #include "core/kernels/rows.h"
 #include "core/parallel.h"
@@ -12,8 +12,8 @@
 namespace tapestry::cpu {
 namespace {
 
-using detail::divide_up, detail::round_up, detail::kTileColumns, detail::kTileRows;
-using simd::kLanes, simd::Vec;
+using detail::divide_up, detail::round_up, detail::part, detail::kTileColumns, detail::kTileRows;
+using simd::kLanes;
 
 // A panel of b is kBlockK rows of kPanelColumns: 768 KiB of float, 384 KiB of double.
 template <class T>
@@ -25,8 +25,6 @@ constexpr std::int64_t kStrips = kPanelColumns<T> / kTileColumns<T>;
 constexpr std::int64_t kBlockRows = 128;  // of a, which pass over a panel together
 // Below so many rows a strip of b is not read often enough to be worth packing.
 constexpr std::int64_t kRowsWithoutPacking = 64;
-// What one thread should at least have to do: multiply-adds, or elements of b to read for a single row.
-constexpr std::int64_t kWorkPerThread = 1 << 17, kReadsPerThread = 1 << 15;
 
 template <class T>
 struct Scratches {
@@ -36,20 +34,6 @@ template <class T>
 Scratches<T>& scratch() {
   static thread_local Scratches<T> instance;
   return instance;
-}
-
-// The part of g that computes `rows` rows of c from i0 and `columns` columns from j0.
-template <class T>
-Gemm<T> part(Gemm<T> g, std::int64_t i0, std::int64_t rows, std::int64_t j0, std::int64_t columns) {
-  g.a += g.transpose_a ? i0 : i0 * g.lda;
-  g.b += g.transpose_b ? j0 * g.ldb : j0;
-  g.c += i0 * g.ldc + j0;
-  if (g.bias) g.bias += j0;
-  if (g.residual) g.residual += i0 * g.ldc + j0;
-  if (g.gelu) g.gelu += i0 * g.ldc + j0;
-  g.m = rows;
-  g.n = columns;
-  return g;
 }
 
 // The terms p0..p0+k of the sum.
@@ -148,61 +132,7 @@ void multiply(const Gemm<T>& g) {
   }
 }
 
-// ---- one row: c is a row vector times op(b), and every element of b is read once: what counts is the memory's speed.
-// The rows of b that come next are fetched ahead, since each is too short for the processor to notice by itself.
-
-// Sums rows of b scaled by the elements of a into c, kRows at a time so that c is loaded and stored less often.
-template <class T, int kRows>
-void add_rows(const T* a, const T* b, std::int64_t ldb, T* c, std::int64_t n) {
-  Vec<T> x[kRows];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) x[r] = simd::splat(a[r]);
-  auto step = [&](Vec<T> sum, auto&& load_row) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) sum += x[r] * load_row(r);
-    return sum;
-  };
-  const auto row = [=](int r, std::int64_t j) {
-    __builtin_prefetch(b + (kRows + r) * ldb + j, 0, 2);
-    return simd::load(b + r * ldb + j);
-  };
-  std::int64_t j = 0;
-  for (; j + kLanes<T> <= n; j += kLanes<T>)
-    simd::store(c + j, step(simd::load(c + j), [&](int r) { return row(r, j); }));
-  if (j < n)
-    simd::store_partial(
-        c + j,
-        step(simd::load_partial(c + j, n - j), [&](int r) { return simd::load_partial(b + r * ldb + j, n - j); }),
-        n - j);
-}
-
-template <class T, int kRows>
-void dot_rows(const T* a, const T* b, std::int64_t ldb, std::int64_t k, T* dots) {
-  Vec<T> sum[kRows];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) sum[r] = Vec<T>{};
-  std::int64_t p = 0;
-  for (; p + kLanes<T> <= k; p += kLanes<T>) {
-    const Vec<T> x = simd::load(a + p);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      __builtin_prefetch(b + (kRows + r) * ldb + p, 0, 2);
-      sum[r] += x * simd::load(b + r * ldb + p);
-    }
-  }
-  if (p < k) {
-    const Vec<T> x = simd::load_partial(a + p, k - p);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) sum[r] += x * simd::load_partial(b + r * ldb + p, k - p);
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    T total = 0;
-    for (int lane = 0; lane < kLanes<T>; ++lane) total += sum[r][lane];
-    dots[r] = total;
-  }
-}
-
+// One row: c is a row vector times op(b).
 template <class T>
 void multiply_row(const Gemm<T>& g) {
   const T* a = g.a;
@@ -212,14 +142,11 @@ void multiply_row(const Gemm<T>& g) {
     a = gathered;
   }
   if (g.transpose_b) {
-    constexpr int kRows = 8;
+    constexpr std::int64_t kRows = 8;
     for (std::int64_t j = 0; j < g.n; j += kRows) {
-      const std::int64_t rows = std::min<std::int64_t>(kRows, g.n - j);
+      const std::int64_t rows = std::min(kRows, g.n - j);
       T dots[kRows];
-      if (rows == kRows)
-        dot_rows<T, kRows>(a, g.b + j * g.ldb, g.ldb, g.k, dots);
-      else
-        for (std::int64_t r = 0; r < rows; ++r) dot_rows<T, 1>(a, g.b + (j + r) * g.ldb, g.ldb, g.k, dots + r);
+      detail::dot_all_rows(a, g.b + j * g.ldb, g.ldb, g.k, dots, rows);
       for (std::int64_t r = 0; r < rows; ++r) {
         T value = dots[r];
         if (g.bias) value += g.bias[j + r];
@@ -229,16 +156,14 @@ void multiply_row(const Gemm<T>& g) {
     }
     return;
   }
-  constexpr std::int64_t kRows = 8, kColumns = 8192 / sizeof(T);  // of c, to stay in the level 1 cache
+  constexpr std::int64_t kColumns = 8192 / sizeof(T);  // of c, to stay in the level 1 cache
   for (std::int64_t j = 0; j < g.n; j += kColumns) {
     const std::int64_t columns = std::min(kColumns, g.n - j);
     T* c = g.c + j;
     if (!g.add) std::fill_n(c, columns, T(0));
     if (g.bias)
       for (std::int64_t i = 0; i < columns; ++i) c[i] += g.bias[j + i];
-    std::int64_t p = 0;
-    for (; p + kRows <= g.k; p += kRows) add_rows<T, kRows>(a + p, g.b + p * g.ldb + j, g.ldb, c, columns);
-    for (; p < g.k; ++p) add_rows<T, 1>(a + p, g.b + p * g.ldb + j, g.ldb, c, columns);
+    detail::add_all_rows(a, g.b + j, g.ldb, g.k, c, columns);
   }
 }
 
@@ -267,32 +192,6 @@ void multiply_serial(const Gemm<T>& g, bool one_row) {
   finish(g);
 }
 
-// How c is cut into a grid of parts, one for each thread.
-struct Grid {
-  std::int64_t rows, columns;  // of one part
-};
-
-// The cheapest grid of at most `threads` parts, counting that every part packs its columns of b, and reads (or packs)
-// its rows of a once for each panel.
-template <class T>
-Grid choose_grid(const Gemm<T>& g, std::int64_t threads) {
-  constexpr std::int64_t kPacking = 8, kReading = 4;  // an element costs about as much as so many multiply-adds
-  Grid best{g.m, g.n};
-  std::int64_t best_cost = INT64_MAX;
-  for (std::int64_t down = 1; down <= threads; ++down) {
-    const Grid grid{round_up(divide_up(g.m, down), kTileRows),
-                    round_up(divide_up(g.n, threads / down), kTileColumns<T>)};
-    const std::int64_t from_a = grid.rows * divide_up(grid.columns, kPanelColumns<T>);
-    const std::int64_t cost =
-        grid.rows * grid.columns + kPacking * grid.columns + (g.transpose_a ? kPacking : kReading) * from_a;
-    if (cost < best_cost) {
-      best = grid;
-      best_cost = cost;
-    }
-  }
-  return best;
-}
-
 }  // namespace
 
 template <class T>
@@ -303,17 +202,14 @@ void gemm_serial(const Gemm<T>& g) {
 template <class T>
 void gemm(const Gemm<T>& g) {
   const bool one_row = g.m == 1;
-  const std::int64_t work = one_row ? g.n * g.k / kReadsPerThread : g.m * g.n * g.k / kWorkPerThread;
+  const std::int64_t work = one_row ? g.n * g.k / detail::kReadsPerThread : g.m * g.n * g.k / detail::kWorkPerThread;
   const std::int64_t threads = std::clamp<std::int64_t>(work, 1, num_threads());
   if (threads == 1) return multiply_serial(g, one_row);
-  const Grid grid = one_row ? Grid{1, round_up(divide_up(g.n, threads), kLanes<T>)} : choose_grid(g, threads);
-  const std::int64_t down = divide_up(g.m, grid.rows), across = divide_up(g.n, grid.columns);
-  parallel_for(down * across, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t index = begin; index < end; ++index) {
-      const std::int64_t i = index / across * grid.rows, j = index % across * grid.columns;
-      multiply_serial(part(g, i, std::min(grid.rows, g.m - i), j, std::min(grid.columns, g.n - j)), one_row);
-    }
-  });
+  const detail::Grid grid =
+      one_row ? detail::Grid{1, round_up(divide_up(g.n, threads), kLanes<T>)}
+              : detail::choose_grid(g.m, g.n, threads,
+                                    {kTileRows, kTileColumns<T>, kPanelColumns<T>, 8, g.transpose_a ? 8 : 4});
+  detail::for_each_part(g, grid, [&](const Gemm<T>& p) { multiply_serial(p, one_row); });
 }
 
 template void gemm(const Gemm<float>&);

@@ -11,7 +11,8 @@
 #include <new>
 #include <utility>
 
-#include "core/kernels/simd.h"
+#include "core/kernels/convert.h"
+#include "core/kernels/gemm_grid.h"
 
 namespace tapestry::cpu::detail {
 
@@ -22,8 +23,33 @@ inline constexpr std::int64_t kTileVectors = 3;
 template <class T>
 inline constexpr std::int64_t kTileColumns = kTileVectors* simd::kLanes<T>;
 
-constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return divide_up(a, b) * b; }
+// A vector of T from memory that holds S: T itself, or 16 bits where T is float; all lanes, or the first `count`.
+template <class T, class S>
+inline simd::Vec<T> load_as(const S* p) {
+  if constexpr (std::is_same_v<T, S>)
+    return simd::load(p);
+  else
+    return simd::load_wide(p);
+}
+template <class T, class S>
+inline simd::Vec<T> load_as(const S* p, std::int64_t count) {
+  if constexpr (std::is_same_v<T, S>)
+    return simd::load_partial(p, count);
+  else
+    return simd::load_wide_partial(p, count);
+}
+
+// Copies n elements of S as T.
+template <class T, class S>
+inline void copy_as(const S* from, std::int64_t n, T* to) {
+  if constexpr (std::is_same_v<T, S>) {
+    std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));
+  } else {
+    std::int64_t i = 0;
+    for (; i + simd::kLanes<T> <= n; i += simd::kLanes<T>) simd::store(to + i, load_as<T>(from + i));
+    if (i < n) simd::store_partial(to + i, load_as<T>(from + i, n - i), n - i);
+  }
+}
 
 // One tile of c += a b: element (i, p) of a is a[i * a_row + p * a_step], row p of b starts at b + p * b_step.
 template <class T>
@@ -116,14 +142,14 @@ void multiply_edge_tile(Tile<T> tile, std::int64_t rows, std::int64_t columns) {
 }
 
 // Rows 0..k of a strip of b, `columns` wide: to[p * step + j] = b[p * ldb + j], zeros up to step.
-template <class T>
-void pack_rows(const T* b, std::int64_t ldb, std::int64_t k, std::int64_t columns, std::int64_t step, T* to) {
+template <class T, class S>
+void pack_rows(const S* b, std::int64_t ldb, std::int64_t k, std::int64_t columns, std::int64_t step, T* to) {
   if (columns == kTileColumns<T>) {
-    for (std::int64_t p = 0; p < k; ++p) std::memcpy(to + p * step, b + p * ldb, kTileColumns<T> * sizeof(T));
+    for (std::int64_t p = 0; p < k; ++p) copy_as(b + p * ldb, kTileColumns<T>, to + p * step);
     return;
   }
   for (std::int64_t p = 0; p < k; ++p) {
-    std::copy_n(b + p * ldb, columns, to + p * step);
+    copy_as(b + p * ldb, columns, to + p * step);
     std::fill(to + p * step + columns, to + (p + 1) * step, T(0));
   }
 }
@@ -154,25 +180,25 @@ inline void transpose_square(simd::Vec<T> (&rows)[simd::kLanes<T>]) {
 }
 
 // The same strip of a transposed b: to[p * step + j] = b[j * ldb + p], zeros up to step.
-template <class T>
-void pack_transposed(const T* b, std::int64_t ldb, std::int64_t k, std::int64_t columns, std::int64_t step, T* to) {
+template <class T, class S>
+void pack_transposed(const S* b, std::int64_t ldb, std::int64_t k, std::int64_t columns, std::int64_t step, T* to) {
   constexpr int n = simd::kLanes<T>;
   for (std::int64_t j = 0; j < step; j += n) {
     const std::int64_t width = std::min<std::int64_t>(n, columns - j);
     for (std::int64_t p = 0; p < k; p += n) {
       const std::int64_t depth = std::min<std::int64_t>(n, k - p);
-      const T* from = b + j * ldb + p;
+      const S* from = b + j * ldb + p;
       T* out = to + p * step + j;
       simd::Vec<T> rows[n];
       if (width == n && depth == n) {
 #pragma GCC unroll 16
-        for (int i = 0; i < n; ++i) rows[i] = simd::load(from + i * ldb);
+        for (int i = 0; i < n; ++i) rows[i] = load_as<T>(from + i * ldb);
         transpose_square<T>(rows);
 #pragma GCC unroll 16
         for (int i = 0; i < n; ++i) simd::store(out + i * step, rows[i]);
       } else {
         for (std::int64_t q = 0; q < depth; ++q)
-          for (std::int64_t i = 0; i < n; ++i) out[q * step + i] = i < width ? from[i * ldb + q] : T(0);
+          for (std::int64_t i = 0; i < n; ++i) out[q * step + i] = i < width ? static_cast<T>(from[i * ldb + q]) : T(0);
       }
     }
   }
@@ -185,15 +211,14 @@ constexpr std::int64_t tile_stride(std::int64_t k) {
 }
 
 // Rows of a transposed a, in tiles of kTileRows: to[i / kTileRows * tile_stride + p * kTileRows + i % kTileRows].
-template <class T>
-void pack_tiles(const T* a, std::int64_t lda, std::int64_t rows, std::int64_t k, T* to) {
+template <class T, class S>
+void pack_tiles(const S* a, std::int64_t lda, std::int64_t rows, std::int64_t k, T* to) {
   const std::int64_t full = rows / kTileRows;
   for (std::int64_t p = 0; p < k; ++p) {
-    const T* from = a + p * lda;
+    const S* from = a + p * lda;
     T* out = to + p * kTileRows;
-    for (std::int64_t t = 0; t < full; ++t, from += kTileRows, out += tile_stride<T>(k))
-      std::memcpy(out, from, kTileRows * sizeof(T));
-    std::copy_n(from, rows - full * kTileRows, out);
+    for (std::int64_t t = 0; t < full; ++t, from += kTileRows, out += tile_stride<T>(k)) copy_as(from, kTileRows, out);
+    copy_as(from, rows - full * kTileRows, out);
   }
 }
 

@@ -1,11 +1,13 @@
 // y[i] = op(a[i]) op(b[i]); backward is the same kind of product with the operands exchanged:
 //   da = dy op(b)^T, or op(b) dy^T where a is stored transposed;  db = op(a)^T dy, or dy^T op(a) likewise.
-// All three go through multiply_batches, which adds up the matrices that fall on one result in ascending batch order.
+// All three go through multiply_batches, which adds up the matrices that fall on one result in ascending batch order,
+// in f32 if the result has 16 bits.
 #include "core/kernels/matmul.h"
 
 #include <algorithm>
 
-#include "core/kernels/gemm.h"
+#include "core/kernels/gemm_kernel.h"
+#include "core/kernels/products.h"
 #include "core/parallel.h"
 
 namespace tapestry::cpu {
@@ -17,9 +19,9 @@ constexpr std::int64_t kLargeProduct = 1 << 21, kWorkPerThread = 1 << 17;
 using Strides = const std::int64_t*;
 
 // The stored matrices of one operand: row length, elements per matrix, strides over the batch axes in matrices.
-template <class T>
+template <class Pointer>
 struct Matrices {
-  T* data;
+  Pointer data;
   std::int64_t columns, size;
   Strides strides;
 };
@@ -55,10 +57,27 @@ struct Axes {
   }
 };
 
+// Where the product that is the t-th of `count` terms of g's result goes; `add` says whether they are added to c.
+template <class T>
+void set_target(Gemm<T>& g, bool add, std::int64_t t, std::int64_t) {
+  g.add = add || t > 0;
+}
+// Sums of several terms are kept in f32 until the last one, with which they are rounded.
+void set_target(MixedGemm& g, bool add, std::int64_t t, std::int64_t count) {
+  static thread_local detail::Scratch<float> memory;
+  g.add = add || t > 0;
+  if (count == 1 || g.c.dtype == DType::f32) return;
+  const Floats sums{reinterpret_cast<std::byte*>(memory.get(g.m * g.ldc)), DType::f32};
+  if (t == 0 && add) g.residual = g.c;
+  if (t + 1 == count) g.residual = sums;
+  g.add = t > 0 && t + 1 < count;
+  if (t + 1 < count) g.c = sums;
+}
+
 // c[i] = op(a[i]) op(b[i]) (+ c[i] where g.add) over the batch, summed where c has stride 0. g brings m, n, k of one
 // product, the transposes and add.
-template <class T>
-void multiply_batches(const Shape& batch, Gemm<T> g, Matrices<const T> a, Matrices<const T> b, Matrices<T> c) {
+template <class Product, class In, class Out>
+void multiply_batches(const Shape& batch, Product g, Matrices<In> a, Matrices<In> b, Matrices<Out> c) {
   g.a = a.data, g.b = b.data, g.c = c.data;
   g.lda = a.columns, g.ldb = b.columns, g.ldc = c.columns;
 
@@ -79,25 +98,26 @@ void multiply_batches(const Shape& batch, Gemm<T> g, Matrices<const T> a, Matric
   const bool large = work >= kLargeProduct && results.count < 4 * num_threads();
 
   auto multiply = [&](std::int64_t result, auto&& product) {
-    Gemm<T> one = g;
-    one.c += results.offset(result, results.stride_c) * c.size;
-    if (terms.count == 0) {
-      one.k = 0;
-      return product(one);
-    }
-    for (std::int64_t t = 0; t < terms.count; ++t) {
-      one.a = g.a + (results.offset(result, results.stride_a) + terms.offset(t, terms.stride_a)) * a.size;
-      one.b = g.b + (results.offset(result, results.stride_b) + terms.offset(t, terms.stride_b)) * b.size;
-      one.add = g.add || t > 0;
+    const Out target = g.c + results.offset(result, results.stride_c) * c.size;
+    for (std::int64_t t = 0; t < std::max<std::int64_t>(terms.count, 1); ++t) {
+      Product one = g;
+      one.c = target;
+      if (terms.count == 0) {
+        one.k = 0;
+      } else {
+        one.a = g.a + (results.offset(result, results.stride_a) + terms.offset(t, terms.stride_a)) * a.size;
+        one.b = g.b + (results.offset(result, results.stride_b) + terms.offset(t, terms.stride_b)) * b.size;
+      }
+      set_target(one, g.add, t, terms.count);
       product(one);
     }
   };
   if (results.count == 1 || large) {
-    for (std::int64_t i = 0; i < results.count; ++i) multiply(i, [](const Gemm<T>& one) { gemm(one); });
+    for (std::int64_t i = 0; i < results.count; ++i) multiply(i, [](const Product& one) { gemm(one); });
   } else {
     const std::int64_t grain = kWorkPerThread / std::max<std::int64_t>(1, work * terms.count) + 1;
     parallel_for(results.count, grain, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) multiply(i, [](const Gemm<T>& one) { gemm_serial(one); });
+      for (std::int64_t i = begin; i < end; ++i) multiply(i, [](const Product& one) { gemm_serial(one); });
     });
   }
 }
@@ -105,45 +125,51 @@ void multiply_batches(const Shape& batch, Gemm<T> g, Matrices<const T> a, Matric
 }  // namespace
 
 void matmul_forward(const Tensor& a, const Tensor& b, const MatmulLayout& layout, Tensor& y) {
-  visit_float("matmul", y.dtype(), [&]<class T>(TypeTag<T>) {
+  const auto run = [&]<class Kind>(Kind) {
+    using Product = typename Kind::Product;
     const auto [m, n, k] = std::tuple(layout.m, layout.n, layout.k);
     const bool ta = layout.transpose_a, tb = layout.transpose_b;
     const auto dense = layout.batch.strides();
-    multiply_batches<T>(layout.batch, {.m = m, .n = n, .k = k, .transpose_a = ta, .transpose_b = tb},
-                        {a.data<T>(), ta ? m : k, m * k, layout.stride_a},
-                        {b.data<T>(), tb ? k : n, k * n, layout.stride_b},
-                        {y.mutable_data<T>(), n, m * n, dense.data()});
-  });
+    multiply_batches(layout.batch, Product{.m = m, .n = n, .k = k, .transpose_a = ta, .transpose_b = tb},
+                     Matrices{Kind::in(a), ta ? m : k, m * k, layout.stride_a},
+                     Matrices{Kind::in(b), tb ? k : n, k * n, layout.stride_b},
+                     Matrices{Kind::out(y), n, m * n, dense.data()});
+  };
+  visit_products("matmul", a.dtype(), run, b, y);
 }
 
 void matmul_backward(const Tensor& dy, const Tensor& a, const Tensor& b, const MatmulLayout& layout, Grad da, Grad db) {
-  visit_float("matmul", dy.dtype(), [&]<class T>(TypeTag<T>) {
+  const auto run = [&]<class Kind>(Kind) {
+    using Product = typename Kind::Product;
     const auto [m, n, k] = std::tuple(layout.m, layout.n, layout.k);
     const bool ta = layout.transpose_a, tb = layout.transpose_b;
     const auto dense = layout.batch.strides();
     const std::int64_t columns_a = ta ? m : k, columns_b = tb ? k : n;
-    const Matrices<const T> ys{dy.data<T>(), n, m * n, dense.data()};
-    const Matrices<const T> as{a.data<T>(), columns_a, m * k, layout.stride_a};
-    const Matrices<const T> bs{b.data<T>(), columns_b, k * n, layout.stride_b};
+    const Matrices ys{Kind::in(dy), n, m * n, dense.data()};
+    const Matrices as{Kind::in(a), columns_a, m * k, layout.stride_a};
+    const Matrices bs{Kind::in(b), columns_b, k * n, layout.stride_b};
     if (da) {
       const bool add = da.claim();
-      const Matrices<T> out{da.data<T>(), columns_a, m * k, layout.stride_a};
+      const Matrices out{Kind::out(da.tensor()), columns_a, m * k, layout.stride_a};
       if (ta)
-        multiply_batches<T>(layout.batch, {.m = k, .n = m, .k = n, .transpose_a = tb, .transpose_b = true, .add = add},
-                            bs, ys, out);
+        multiply_batches(layout.batch,
+                         Product{.m = k, .n = m, .k = n, .transpose_a = tb, .transpose_b = true, .add = add}, bs, ys,
+                         out);
       else
-        multiply_batches<T>(layout.batch, {.m = m, .n = k, .k = n, .transpose_b = !tb, .add = add}, ys, bs, out);
+        multiply_batches(layout.batch, Product{.m = m, .n = k, .k = n, .transpose_b = !tb, .add = add}, ys, bs, out);
     }
     if (db) {
       const bool add = db.claim();
-      const Matrices<T> out{db.data<T>(), columns_b, k * n, layout.stride_b};
+      const Matrices out{Kind::out(db.tensor()), columns_b, k * n, layout.stride_b};
       if (tb)
-        multiply_batches<T>(layout.batch, {.m = n, .n = k, .k = m, .transpose_a = true, .transpose_b = ta, .add = add},
-                            ys, as, out);
+        multiply_batches(layout.batch,
+                         Product{.m = n, .n = k, .k = m, .transpose_a = true, .transpose_b = ta, .add = add}, ys, as,
+                         out);
       else
-        multiply_batches<T>(layout.batch, {.m = k, .n = n, .k = m, .transpose_a = !ta, .add = add}, as, ys, out);
+        multiply_batches(layout.batch, Product{.m = k, .n = n, .k = m, .transpose_a = !ta, .add = add}, as, ys, out);
     }
-  });
+  };
+  visit_products("matmul", a.dtype(), run, dy, b, da, db);
 }
 
 }  // namespace tapestry::cpu

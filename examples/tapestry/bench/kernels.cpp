@@ -6,8 +6,8 @@
 
 #include "autograd/ops.h"
 #include "benchmarks.h"
-#include "core/kernels/gemm.h"
 #include "core/kernels/optimizer.h"
+#include "core/kernels/products.h"
 #include "core/parallel.h"
 #include "measure.h"
 
@@ -23,12 +23,16 @@ struct Choice {
 };
 
 // Parses the options and measures the machine; false when only help was asked for.
-bool begin(const char* topic, const char* summary, const Arguments& args, Choice& choice) {
+bool begin(const char* topic, const char* summary, const Arguments& args, Choice& choice,
+           std::string* dtype = nullptr) {
   int threads = 0;
   Options parser(fmt::format("tapestry bench {}", topic), summary);
   parser.add("threads", threads, "0: as many as there are processors");
   parser.add("filter", choice.filter, "only rows whose name contains this text");
+  if (dtype) parser.add("dtype", *dtype, "of operands and results: f32, f64, bf16 or f16");
   if (!parser.parse(args)) return false;
+  if (dtype && *dtype != "f32" && *dtype != "f64" && *dtype != "bf16" && *dtype != "f16")
+    throw UsageError(fmt::format("--dtype must be f32, f64, bf16 or f16, not '{}'", *dtype));
   set_num_threads(threads);
   choice.peak = measure_peak();
   fmt::print("{}\n", text(choice.peak));
@@ -75,28 +79,33 @@ constexpr Product kProducts[] = {
 
 int bench_gemm(const Arguments& args) {
   Choice choice;
-  if (!begin("gemm", "Time the matrix products of the models, and odd ones.", args, choice)) return 0;
+  std::string name = "f32";
+  if (!begin("gemm", "Time the matrix products of the models, and odd ones.", args, choice, &name)) return 0;
   const Peak& peak = choice.peak;
+  const DType dtype = dtype_from_name(name);
   fmt::print("{:<22}{:>20}{:>5}{:>11}{:>10}{:>9}{:>9}\n", "product", "m x n x k", "", "ms", "GFLOP/s", "of peak",
              "GB/s");
   for (const Product& p : kProducts) {
     if (!choice.takes(p.name)) continue;
-    const Tensor a = random({p.m, p.k}), b = random({p.k, p.n}, 1);
-    Tensor c = empty({p.m, p.n});
-    const Gemm<float> product{.m = p.m,
-                              .n = p.n,
-                              .k = p.k,
-                              .transpose_a = p.transpose_a,
-                              .transpose_b = p.transpose_b,
-                              .a = a.data<float>(),
-                              .b = b.data<float>(),
-                              .c = c.mutable_data<float>(),
-                              .lda = p.transpose_a ? p.m : p.k,
-                              .ldb = p.transpose_b ? p.k : p.n,
-                              .ldc = p.n};
-    const Timing t = time_calls([&] { cpu::gemm(product); });
+    const Tensor a = random({p.m, p.k}).to(dtype), b = random({p.k, p.n}, 1).to(dtype);
+    Tensor c = empty({p.m, p.n}, dtype);
+    Timing t;
+    cpu::visit_products("bench gemm", dtype, [&]<class Kind>(Kind) {
+      const typename Kind::Product product{.m = p.m,
+                                           .n = p.n,
+                                           .k = p.k,
+                                           .transpose_a = p.transpose_a,
+                                           .transpose_b = p.transpose_b,
+                                           .a = Kind::in(a),
+                                           .b = Kind::in(b),
+                                           .c = Kind::out(c),
+                                           .lda = p.transpose_a ? p.m : p.k,
+                                           .ldb = p.transpose_b ? p.k : p.n,
+                                           .ldc = p.n};
+      t = time_calls([&] { cpu::gemm(product); });
+    });
     const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-    const double bytes = 4.0 * static_cast<double>(a.numel() + b.numel() + c.numel());
+    const double bytes = static_cast<double>(a.bytes() + b.bytes() + c.bytes());
     fmt::print("{:<22}{:>20}{:>5}{:>11.3f}{:>10.1f}{:>8.0f}%{:>9.1f}\n", p.name,
                fmt::format("{} x {} x {}", p.m, p.n, p.k),
                fmt::format("{}{}", p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N'), t.median * 1e3,
