@@ -68,6 +68,7 @@ void forward_head(const Call<T>& call, std::int64_t b, std::int64_t h, const Rig
     const std::int64_t rows = std::min(kBlock, call.queries - first);
     const std::int64_t columns = whole_vectors<T>(sees.limit(first + rows - 1));
     const Rows<E> q = call.q.rows(p.q.at(b, first, h), p.q.stride_time, rows, call.dim, buffers.rows);
+    out.prefetch(p.out.at(b, first, h), p.out.stride_time, rows, call.dim);
     call.multiply_keys(q, first, rows, sees, keys_t, buffers.scores);
     T sum[kBlock] = {}, largest[kBlock] = {}, row_lse[kBlock];
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -124,17 +125,16 @@ void forward(const Call<T>& call, const Target<T>& out, T* lse) {
 template <class T, class E>
 struct BackwardBuffers {
   E *keys_t, *values_t, *keys, *rows, *dout_rows, *weights_e, *dscores_e, *dscores_t, *q, *dout;
-  T *dk, *dv, *weights, *dscores, *factors, *dq, *line, *dout_line;
+  T *dk, *dv, *weights, *dscores, *factors, *dq;
   explicit BackwardBuffers(const Call<T>& call)
       : scratch((5 * call.template packed<E>() + call.template unpacked<E>(kBlock) +
-                 (5 * kBlock + 1) * call.score_stride + (4 * kBlock + 2) * call.width) *
+                 (5 * kBlock + 1) * call.score_stride + 4 * kBlock * call.width) *
                 static_cast<std::int64_t>(sizeof(T))) {  // E is no larger than T
     for (E** whole : {&keys_t, &values_t, &keys}) scratch.take(*whole, call.template packed<E>());
     for (T** whole : {&dk, &dv}) scratch.take(*whole, call.template packed<E>());
     for (T** block : {&weights, &dscores}) scratch.take(*block, kBlock * call.score_stride);
     scratch.take(factors, call.score_stride);
     scratch.take(dq, kBlock * call.width);
-    for (T** one : {&line, &dout_line}) scratch.take(*one, call.width);
     scratch.take(rows, call.template unpacked<E>(kBlock));
     for (E** block : {&weights_e, &dscores_e, &dscores_t}) scratch.take(*block, kBlock * call.score_stride);
     for (E** block : {&dout_rows, &q, &dout}) scratch.take(*block, kBlock * call.width);
@@ -150,12 +150,28 @@ struct BackwardCall : Call<T> {
   T* dmask = nullptr;
 };
 
+// rowsum(dout o out) of a block of queries.
+template <class T>
+void output_products(const BackwardCall<T>& call, std::int64_t b, std::int64_t h, std::int64_t first, std::int64_t rows,
+                     T* delta) {
+  const HeadsView& view = call.problem.out;
+  visit_stored<T>(call.out.dtype, [&]<class S>(TypeTag<S>) {
+    const S *dout = reinterpret_cast<const S*>(call.dout.data), *out = reinterpret_cast<const S*>(call.out.data);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const std::int64_t at = view.at(b, first + r, h);
+      delta[r] = dot(dout + at, out + at, call.dim);
+    }
+  });
+}
+
 // The weights and dS of a block of queries; dS also goes into dmask.
 template <class T, class E>
 void differentiate_scores(const BackwardCall<T>& call, const Visibility<T>& sees, std::int64_t b, std::int64_t h,
                           std::int64_t first, std::int64_t rows, const BackwardBuffers<T, E>& buffers) {
   const AttentionProblem& p = call.problem;
   const std::int64_t columns = whole_vectors<T>(sees.limit(first + rows - 1));
+  T delta[kBlock];
+  output_products(call, b, h, first, rows, delta);
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t i = first + r, count = sees.limit(i);
     T* weights = buffers.weights + r * call.score_stride;
@@ -163,10 +179,7 @@ void differentiate_scores(const BackwardCall<T>& call, const Visibility<T>& sees
     sees.finish(i, call.scale, weights);
     const bool drop = p.options.dropout > 0;
     if (drop) call.dropout_factors(call.row(b, h, i), count, buffers.factors);
-    const std::int64_t at = p.out.at(b, i, h);
-    const T delta = dot(call.dout.rows(at, 0, 1, call.dim, buffers.dout_line).data,
-                        call.out.rows(at, 0, 1, call.dim, buffers.line).data, call.dim);
-    differentiate_row(call.lse[call.row(b, h, i)], delta, drop ? buffers.factors : nullptr, count, columns, weights,
+    differentiate_row(call.lse[call.row(b, h, i)], delta[r], drop ? buffers.factors : nullptr, count, columns, weights,
                       dscores);
     if (call.dmask) {
       T* dmask = call.dmask + call.mask_offset(b, h) + i * p.mask_stride[2];
@@ -186,7 +199,9 @@ void backward_head(const BackwardCall<T>& call, std::int64_t b, std::int64_t h, 
     const std::int64_t columns = whole_vectors<T>(reach);
     const Rows<E> q = call.q.rows(p.q.at(b, first, h), p.q.stride_time, rows, call.dim, buffers.rows);
     const Rows<E> dout = call.dout.rows(p.out.at(b, first, h), p.out.stride_time, rows, call.dim, buffers.dout_rows);
+    call.out.prefetch(p.out.at(b, first, h), p.out.stride_time, rows, call.dim);
     call.multiply_keys(q, first, rows, sees, keys_t, buffers.weights);
+    call.dq.prefetch(p.q.at(b, first, h), p.q.stride_time, rows, call.dim);
     if (call.dq || call.dk || call.dmask) call.multiply_keys(dout, first, rows, sees, values_t, buffers.dscores);
     differentiate_scores(call, sees, b, h, first, rows, buffers);
 
@@ -230,6 +245,7 @@ void backward_group(const BackwardCall<T>& call, std::int64_t b, std::int64_t kv
   std::fill_n(buffers.dv, sums, T(0));
   for (std::int64_t h = kv * call.group; h < (kv + 1) * call.group; ++h)
     backward_head(call, b, h, keys_t, values_t, keys, buffers);
+  call.dv.prefetch(p.v.at(b, 0, kv), p.v.stride_time, call.keys, call.dim);
   if (call.dk)
     call.dk.write(call.keys, call.dim, call.scale, buffers.dk, call.width, p.k.at(b, 0, kv), p.k.stride_time);
   if (call.dv) call.dv.write(call.keys, call.dim, T(1), buffers.dv, call.width, p.v.at(b, 0, kv), p.v.stride_time);

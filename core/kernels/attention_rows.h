@@ -63,12 +63,33 @@ struct Visibility {
   }
 };
 
+// Calls f with the type in which numbers that are computed with as T are stored.
+template <class T, class F>
+decltype(auto) visit_stored(DType dtype, F&& f) {
+  if constexpr (std::same_as<T, float>) {
+    if (dtype == DType::f16) return f(TypeTag<Half>());
+    if (dtype == DType::bf16) return f(TypeTag<BFloat16>());
+  }
+  return f(TypeTag<T>());
+}
+
+// Asks for rows of one head ahead of their use: short and far apart, they escape the processor's own prefetching.
+template <bool to_write>
+void prefetch_rows(const std::byte* rows, std::int64_t stride, std::int64_t count, std::int64_t bytes) {
+  for (std::int64_t i = 0; i < count; ++i, rows += stride)
+    for (std::int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(rows + at, to_write);
+}
+
 // A tensor as it is stored.
 struct Stored {
   const std::byte* data;
   DType dtype;
   explicit Stored(const Tensor& t) : data(t.raw_data()), dtype(t.dtype()) {}
 
+  void prefetch(std::int64_t at, std::int64_t stride, std::int64_t count, std::int64_t columns) const {
+    const std::int64_t size = size_of(dtype);
+    prefetch_rows<false>(data + at * size, stride * size, count, columns * size);
+  }
   // Rows of `columns` elements as E, `stride` apart from element `at` on: where they lie, or converted into `buffer`.
   template <class E>
   Rows<E> rows(std::int64_t at, std::int64_t stride, std::int64_t count, std::int64_t columns, E* buffer) const {
@@ -215,35 +236,32 @@ struct Target {
   }
   explicit operator bool() const { return data != nullptr; }
 
+  void prefetch(std::int64_t at, std::int64_t stride, std::int64_t count, std::int64_t columns) const {
+    const std::int64_t size = size_of(dtype);
+    if (data) prefetch_rows<true>(data + at * size, stride * size, count, columns * size);
+  }
   // scale * from (+ what is there), to rows `stride` elements apart from element `at` on.
   void write(std::int64_t rows, std::int64_t columns, T scale, const T* from, std::int64_t from_stride, std::int64_t at,
              std::int64_t stride) const {
-    for (std::int64_t i = 0; i < rows; ++i, from += from_stride, at += stride) {
-      std::byte* to = data + at * size_of(dtype);
-      if constexpr (std::same_as<T, float>)
-        if (is_16bit(dtype)) {
-          write_narrow(columns, scale, from, to);
-          continue;
-        }
-      write_row(columns, scale, from, reinterpret_cast<T*>(to), add);
-    }
+    visit_stored<T>(dtype, [&]<class S>(TypeTag<S>) {
+      S* to = reinterpret_cast<S*>(data) + at;
+      for (std::int64_t i = 0; i < rows; ++i, from += from_stride, to += stride) write_row(columns, scale, from, to);
+    });
   }
 
  private:
-  static void write_row(std::int64_t columns, T scale, const T* from, T* to, bool add) {
+  void write_row(std::int64_t columns, T scale, const T* from, T* to) const {
     if (add)
       for (std::int64_t j = 0; j < columns; ++j) to[j] += scale * from[j];
     else
       for (std::int64_t j = 0; j < columns; ++j) to[j] = scale * from[j];
   }
-  void write_narrow(std::int64_t columns, T scale, const T* from, std::byte* to) const {
-    constexpr std::int64_t kPiece = 128;
-    T piece[kPiece];
-    for (std::int64_t j = 0; j < columns; j += kPiece) {
-      const std::int64_t count = std::min(kPiece, columns - j);
-      if (add) widen(dtype, to + 2 * j, piece, count);
-      write_row(count, scale, from + j, piece, add);
-      narrow(dtype, piece, to + 2 * j, count);
+  template <simd::SixteenBit H>
+  void write_row(std::int64_t columns, T scale, const T* from, H* to) const {
+    for (std::int64_t j = 0; j < columns; j += kLanes<T>) {
+      const std::int64_t count = std::min<std::int64_t>(kLanes<T>, columns - j);
+      const Vec<T> sum = scale * simd::load_partial(from + j, count);
+      simd::store_narrow_partial(to + j, add ? sum + simd::load_wide_partial(to + j, count) : sum, count);
     }
   }
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/kernels/attention_pairs.h"
+#include "core/kernels/convert.h"
 #include "core/kernels/simd.h"
 
 namespace tapestry::cpu::attn {
@@ -172,6 +173,15 @@ T dot(const T* a, const T* b, std::int64_t n) {
   std::int64_t i = 0;
   for (; i + kLanes<T> <= n; i += kLanes<T>) sum += simd::load(a + i) * simd::load(b + i);
   if (i < n) sum += simd::load_partial(a + i, n - i) * simd::load_partial(b + i, n - i);
+  return simd::sum(sum);
+}
+template <simd::SixteenBit H>
+float dot(const H* a, const H* b, std::int64_t n) {
+  simd::Vec<float> sum{};
+  for (std::int64_t i = 0; i < n; i += kLanes<float>) {
+    const std::int64_t count = std::min<std::int64_t>(kLanes<float>, n - i);
+    sum += simd::load_wide_partial(a + i, count) * simd::load_wide_partial(b + i, count);
+  }
   return simd::sum(sum);
 }
 
