@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "autograd/autocast.h"
 #include "commands.h"
 #include "core/data/tokenizer.h"
 #include "core/parallel.h"
@@ -26,7 +27,7 @@ std::vector<std::int32_t> encode_prompt(const Tokenizer& tokenizer, const std::s
 }  // namespace
 
 int sample(const Arguments& args) {
-  std::string checkpoint = "out/checkpoint.h5", prompt;
+  std::string checkpoint = "out/checkpoint.h5", prompt, dtype = "f32";
   std::int64_t tokens = 500;
   int threads = 0;
   SamplingOptions options;
@@ -39,6 +40,7 @@ int sample(const Arguments& args) {
   parser.add("top_k", options.top_k, "only the k likeliest tokens; 0: all");
   parser.add("top_p", options.top_p, "only the likeliest that together have this probability");
   parser.add("seed", options.seed, "the same seed writes the same text");
+  parser.add("dtype", dtype, "f32, bf16 or f16 arithmetic", one_of({"f32", "bf16", "f16"}));
   parser.add("threads", threads, "0: all processors", at_least(0));
   if (!parser.parse(args)) return 0;
   try {
@@ -61,6 +63,7 @@ int sample(const Arguments& args) {
   averaged.keep_average();
 
   fmt::print("{}", prompt);
+  const Autocast scope(dtype_from_name(dtype));
   generate(model, ids, tokens, options, [&](std::int32_t id) {
     fmt::print("{}", tokenizer->decode({id}));
     return std::fflush(stdout) == 0;

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "autograd/autocast.h"
 #include "commands.h"
 #include "core/data/token_dataset.h"
 #include "core/data/tokenizer.h"
@@ -206,7 +207,10 @@ class Run {
   }
 
   // Every forward pass of training and evaluation.
-  CrossEntropy loss_in_dtype(const Batch& batch) const { return model_.loss(batch.inputs, batch.targets); }
+  CrossEntropy loss_in_dtype(const Batch& batch) const {
+    const Autocast scope(dtype_from_name(o_.dtype));
+    return model_.loss(batch.inputs, batch.targets);
+  }
 
   double loss_on(const TokenBatches& batches, std::int64_t count) {
     const EvalScope eval_scope(model_);

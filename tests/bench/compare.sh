@@ -4,7 +4,7 @@
 #   VENV     a Python environment with torch, and with jax and mlx if they are to be compared
 #   PEERS    folder of the peers' scripts (default: shared/peers beside the repository)
 #   COMMAND  the tapestry command (default: build/release/tapestry)
-#   THREADS  "2 1" by default        ROUNDS  3 by default
+#   THREADS  "2 1" by default        ROUNDS  3 by default        DTYPE  f32 by default, or bf16 (Autocast in both)
 # Run nothing else meanwhile. Ratios above 1: slower than Tapestry in the same round.
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/../.." && pwd)
@@ -23,7 +23,13 @@ for config in "$@"; do
   for threads in ${THREADS:-2 1}; do
     echo "## $config, $threads threads"
     peer() { echo "$venv/bin/python $peers/$1_gpt.py --config $config --threads $threads ${*:2}"; }
-    commands=("$command bench step --config $config --threads $threads" "$(peer torch)" "$(peer torch --compile)")
+    ours="$command bench step --config $config --threads $threads"
+    if [ "${DTYPE:-f32}" = bf16 ]; then
+      python3 "$peers/compare.py" --rounds "${ROUNDS:-3}" "$ours --dtype bf16" "$ours" \
+        "$(peer torch --compile --dtype bf16)" "$(peer torch --dtype bf16)"
+      continue
+    fi
+    commands=("$ours" "$(peer torch)" "$(peer torch --compile)")
     if "$venv/bin/python" -c 'import jax' 2>/dev/null; then commands+=("$(peer jax)"); fi
     if [ "$config" = tiny ] && "$venv/bin/python" -c 'import mlx' 2>/dev/null; then
       commands+=("env LD_PRELOAD=libopenblas.so.0 $(peer mlx --compile --steps 20)")

@@ -1,6 +1,7 @@
 // tapestry bench sample: tokens a second with the key-value cache, beside what reading the weights allows.
 #include <fmt/format.h>
 
+#include "autograd/autocast.h"
 #include "benchmarks.h"
 #include "core/parallel.h"
 #include "measure.h"
@@ -9,19 +10,22 @@
 namespace tapestry::command {
 
 int bench_sample(const Arguments& args) {
-  std::string config = "g124";
+  std::string config = "g124", dtype = "f32";
   int threads = 0;
   std::int64_t batch = 1;
   Options parser("tapestry bench sample", "Time the generation of single tokens with the key-value cache.");
   parser.add("config", config, "tiny, c384 or g124 (GPT-2 124M)");
   parser.add("threads", threads, "0: as many as there are processors");
   parser.add("batch", batch, "sequences side by side");
+  parser.add("dtype", dtype, "f32, bf16 or f16 arithmetic; reads half the bytes with 16 bits",
+             one_of({"f32", "bf16", "f16"}));
   if (!parser.parse(args)) return 0;
   if (batch < 1) throw UsageError("--batch must be at least 1");
   const StepConfig c = step_config(config);
   set_num_threads(threads);
   Gpt model({.vocabulary = c.vocabulary, .context = c.time, .layers = c.layers, .heads = c.heads, .width = c.width}, 1);
   const NoGrad no_grad;
+  const Autocast scope(dtype_from_name(dtype));
   const EvalScope eval(model);
   const Tensor token = zeros({batch, 1}, DType::i32);
   std::vector<double> times;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "autograd/autocast.h"
 #include "autograd/profile.h"
 #include "benchmarks.h"
 #include "core/error.h"
@@ -47,10 +48,12 @@ Tensor random_tokens(const StepConfig& c, std::int64_t shift) {
 
 }  // namespace
 
-TrainingStep::TrainingStep(const StepConfig& config)
+TrainingStep::TrainingStep(const StepConfig& config, DType dtype)
     : config_(config),
+      dtype_(dtype),
       model_(model_config(config), 1),
       optimizer_(one_group(model_), {.weight_decay = 0.01}),
+      scaler_({.enabled = dtype == DType::f16}),
       inputs_(random_tokens(config, 0)),
       targets_(random_tokens(config, 1)) {}
 
@@ -58,11 +61,14 @@ double TrainingStep::operator()() {
   double loss;
   {
     Tape tape;
-    const Var mean = model_.loss(inputs_, targets_).loss;
-    tape.backward(mean);
+    const Var mean = [this] {
+      const Autocast scope(dtype_);
+      return model_.loss(inputs_, targets_).loss;
+    }();
+    scaler_.backward(mean);
     loss = mean.item();
   }
-  optimizer_.step({.lr = 1e-3});
+  optimizer_.step({.lr = 1e-3, .scaler = &scaler_});
   if (Profile* profile = Profile::current()) profile->lap("AdamW.step");
   return loss;
 }
@@ -102,16 +108,15 @@ int bench_step(const Arguments& args) {
   parser.add("threads", threads, "0: as many as there are processors");
   parser.add("steps", steps, "timed steps; 0: 200 for tiny, else 8");
   parser.add("warmup", warmup, "steps before them");
-  parser.add("dtype", dtype, "f32");
+  parser.add("dtype", dtype, "f32, bf16 or f16: Autocast of the forward pass", one_of({"f32", "bf16", "f16"}));
   parser.add_flag("profile", profiled, "show on stderr where the time goes, op by op, and the memory");
   if (!parser.parse(args)) return 0;
-  if (dtype != "f32") throw UsageError(fmt::format("--dtype must be f32, not '{}'", dtype));
   if (steps < 0 || warmup < 1) throw UsageError("--steps must not be negative and --warmup at least 1");
   const StepConfig c = step_config(config);
   set_num_threads(threads);
   if (steps == 0) steps = config == "tiny" ? 200 : 8;
 
-  TrainingStep step(c);
+  TrainingStep step(c, dtype_from_name(dtype));
   const double first_loss = step(), first = since_process_start();
   for (std::int64_t i = 1; i < warmup; ++i) step();
   std::vector<double> times;
@@ -124,10 +129,10 @@ int bench_step(const Arguments& args) {
   check_losses(first_loss, loss, c);
   const Timing t = timing_of(std::move(times));
   fmt::print(
-      "peer=tapestry config={} threads={} median_ms={:.2f} min_ms={:.2f} tokens_per_s={:.0f} peak_rss_mb={:.0f} "
+      "peer=tapestry{} config={} threads={} median_ms={:.2f} min_ms={:.2f} tokens_per_s={:.0f} peak_rss_mb={:.0f} "
       "first_step_s={:.2f} gflops={:.1f} loss={:.4f}->{:.4f}\n",
-      config, num_threads(), t.median * 1e3, t.min * 1e3, static_cast<double>(c.tokens()) / t.median, peak_rss_mb(),
-      first, c.flops() / t.median * 1e-9, first_loss, loss);
+      dtype == "f32" ? "" : "-" + dtype, config, num_threads(), t.median * 1e3, t.min * 1e3,
+      static_cast<double>(c.tokens()) / t.median, peak_rss_mb(), first, c.flops() / t.median * 1e-9, first_loss, loss);
   if (profiled) {
     Profile profile;
     for (std::int64_t i = 0; i < std::min<std::int64_t>(steps, 20); ++i) step();

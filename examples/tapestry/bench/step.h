@@ -1,5 +1,5 @@
-// One training step of a GPT as the benchmarks run it: forward, cross-entropy, backward, AdamW (lr 1e-3, decay 0.01 on
-// everything) on one fixed batch of random tokens.
+// One training step of a GPT as the benchmarks run it: forward (under Autocast for 16 bits), cross-entropy, backward
+// (with a loss scale for f16), AdamW (lr 1e-3, decay 0.01 on everything) on one fixed batch of random tokens.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "layers/models/gpt.h"
 #include "optim/adam.h"
+#include "optim/grad_scaler.h"
 
 namespace tapestry::command {
 
@@ -23,13 +24,15 @@ StepConfig step_config(const std::string& name);
 
 class TrainingStep {
  public:
-  explicit TrainingStep(const StepConfig& config);
+  explicit TrainingStep(const StepConfig& config, DType dtype = DType::f32);
   double operator()();  // the loss before the update
 
  private:
   StepConfig config_;
+  DType dtype_;
   Gpt model_;
   AdamW optimizer_;
+  GradScaler scaler_;
   Tensor inputs_, targets_;
 };
 

@@ -1,5 +1,5 @@
 // A gradient-check suite of your own ops: register rows, and the program has the command line of `tapestry gradcheck`.
-//   04_gradcheck_suite --list    04_gradcheck_suite --filter cube --seed 3 --junit results.xml
+//   05_gradcheck_suite --list    05_gradcheck_suite --filter cube --seed 3 --junit results.xml
 #include "tapestry.h"
 
 using namespace tapestry;
