@@ -193,7 +193,7 @@ class Run {
             .on_eval = [this](std::int64_t step, double loss) { on_eval(step, loss); }};
   }
 
-  // Every forward pass of training and evaluation.
+  // Every forward pass of training and evaluation: the one place that --dtype concerns.
   CrossEntropy loss_in_dtype(const Batch& batch) const { return model_.loss(batch.inputs, batch.targets); }
 
   double loss_on(const TokenBatches& batches, std::int64_t count) {
