@@ -187,12 +187,12 @@ double Optimizer::loss_scale(const GradScaler* scaler) const {
   for (const Segment& s : segments_) {
     const double scale = s.state->loss_scale;
     if (!s.state->grad.set || scale == expected) continue;
-    TAP_CHECK(scaler, name(), ".step: the gradients carry the loss scale ", scale,
+    TAP_CHECK(scaler, name(), ": the gradients carry the loss scale ", scale,
               " of a GradScaler; give it: ", "step({.lr = ..., .scaler = &scaler})");
-    TAP_CHECK(scale != 1, name(), ".step: the gradients carry no loss scale and the scaler's is ", expected,
+    TAP_CHECK(scale != 1, name(), ": the gradients carry no loss scale and the scaler's is ", expected,
               "; call scaler.backward(loss) in place of tape.backward(loss)");
-    fail(name(), ".step: the gradient of ", s.name, " carries the loss scale ", scale, " and the scaler's is ",
-         expected, "; it is of an earlier window or another scaler: step() or zero_grad() before the next backward");
+    fail(name(), ": the gradient of ", s.name, " carries the loss scale ", scale, " and the scaler's is ", expected,
+         "; it is of an earlier window or another scaler: step() or zero_grad() before the next backward");
   }
   return expected;
 }

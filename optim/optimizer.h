@@ -38,7 +38,7 @@ struct StepOptions {
   double clip_norm = 0;               // global L2 norm above which gradients are scaled down; 0: no clipping
   double clip_value = 0;              // bound of each element, applied before clip_norm; 0: none
   double loss = 0;                    // if given: a loss that is not finite skips the step, as a norm does
-  OutlierFilter* outliers = nullptr;  // skips steps whose loss or norm is far above the usual
+  OutlierFilter* outliers = nullptr;  // skips steps whose loss (if given) or norm is far above the usual
 };
 
 enum class SkipReason : std::uint8_t { none, loss_not_finite, overflow, loss_outlier, grad_norm_outlier };

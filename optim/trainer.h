@@ -24,7 +24,8 @@ struct TrainerOptions {
   std::int64_t max_steps = 0;
   std::int64_t accumulate = 1;  // micro-batches per step, weighted by their valid tokens
   double clip_norm = 0, clip_value = 0;
-  GradScaler* scaler = nullptr;  // these two live as long as the Trainer, which saves and loads their states
+  // Must outlive the Trainer, which saves and loads their states.
+  GradScaler* scaler = nullptr;
   OutlierFilter* outliers = nullptr;
   std::int64_t eval_every = 0;     // 0: only at the end
   std::uint64_t seed = 0;          // of dropout; micro-batch i draws from (seed, i)

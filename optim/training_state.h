@@ -5,7 +5,8 @@
 //   /buffers/<name>
 //   /gradients/<name>            of an open accumulation window: exactly the gradients that are set
 //   /optimizer/<moment>/<name>
-//   /run                         JSON text: RunState, counters of the optimizer, ties, instruction set of the writer
+//   /run                         JSON text: RunState, counters of the optimizer, ties, loss scales of the
+//                                gradients, instruction set of the writer
 #pragma once
 
 #include <map>
