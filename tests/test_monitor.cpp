@@ -379,7 +379,7 @@ TEST_CASE("an exception in a step leaves the monitor able to go on") {
   Monitor monitor(model);
   for (const bool fails : {true, false}) {
     Tape tape;
-    const Var h = relu(model.body.up(Var(full({1, 2}, 1))));
+    const Var h = relu(model.body.up(neg(tape.watch(full({1, 2}, 1)))));
     const Var y = record(
         "faulty", h.value().clone(),
         [fails](const Tensor& dy, Grad dx) {
@@ -395,6 +395,7 @@ TEST_CASE("an exception in a step leaves the monitor able to go on") {
     }
   }
   CHECK(!monitor.first());
+  CHECK(row(monitor, "neg", "").output.tensors == 2);
   CHECK(row(monitor, "faulty", "body.up").gradient.tensors == 2);
   CHECK(row(monitor, "linear", "body.up").gradient.tensors == 1);
 }
