@@ -78,13 +78,11 @@ void add_optimizer_options(Options& options, TrainOptions& o) {
   std::string list;
   for (const Choice& c : kChoices) {
     names.push_back(c.name);
-    list += (list.empty() ? "" : ", ") + names.back();
+    list += (list.empty() ? "" : " ") + names.back();
   }
-  options.add("optimizer", o.optimizer, list + "; rate, decay and momentum that are not given take values that suit it",
-              one_of(names));
-  options.add("momentum", o.momentum, "of sgd, rmsprop and muon", from_to_below(0, 1));
-  options.add("ema", o.ema, "evaluate and sample with a moving average of the weights of this decay; 0 means none",
-              from_to_below(0, 1));
+  options.add("optimizer", o.optimizer, list, one_of(names));
+  options.add("momentum", o.momentum, "of sgd, rmsprop and muon; their defaults are 0.9, 0, 0.95", from_to_below(0, 1));
+  options.add("ema", o.ema, "evaluate and sample with averaged weights; 0 means no", from_to_below(0, 1));
 }
 
 void set_optimizer_defaults(const Options& given, TrainOptions& o) {

@@ -33,7 +33,7 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("batch_size", o.batch_size, "sequences in a micro-batch", at_least(1));
   options.add("gradient_accumulation_steps", o.gradient_accumulation_steps, "micro-batches in a step", at_least(1));
   options.add("max_iters", o.max_iters, "steps", at_least(1));
-  options.add("learning_rate", o.learning_rate, "peak rate", at_least(0));
+  options.add("learning_rate", o.learning_rate, "peak rate; optimizers other than adamw have their own", at_least(0));
   options.add("min_lr", o.min_lr, "rate at the end of the decay", at_least(0));
   options.add("warmup_iters", o.warmup_iters, "steps of linear warm-up", at_least(0));
   options.add("lr_decay_iters", o.lr_decay_iters, "steps until min_lr; -1 means max_iters", at_least(-1));
