@@ -15,8 +15,9 @@ bool holds_only_0_and_1(const T* p, std::int64_t n) {
   }
   return zero && one;
 }
-inline bool looks_like_keep_mask(const Tensor& mask) {
-  if (mask.device() != Device::cpu) return false;
+inline bool looks_like_keep_mask(const Tensor& given) {
+  if (given.device() != Device::cpu) return false;
+  const Tensor mask = given.to(accumulate_dtype(given.dtype()));
   return mask.dtype() == DType::f64 ? holds_only_0_and_1(mask.data<double>(), mask.numel())
                                     : holds_only_0_and_1(mask.data<float>(), mask.numel());
 }
