@@ -51,10 +51,6 @@ HeadsGrad claim(Grad grad) { return grad ? HeadsGrad{grad, grad.claim()} : Heads
 
 }  // namespace
 
-// The kernel reads f32 and f64 only: 16-bit operands pass through f32.
-static Var in_f32(const Var& x) { return cast(x, DType::f32); }
-static Var mask_in_f32(const Var& mask) { return mask && mask.dtype() != DType::u8 ? in_f32(mask) : mask; }
-
 Var attention(const Var& q_, const Var& k_, const Var& v_, const AttentionOptions& options, const Var& mask) {
   const auto [q, k, v] = detail::autocast<"attention">(q_, k_, v_);
   const Shape &sq = q.shape(), &sk = k.shape(), &sv = v.shape();
@@ -66,10 +62,6 @@ Var attention(const Var& q_, const Var& k_, const Var& v_, const AttentionOption
   TAP_CHECK(sk[2] > 0 && sq[2] % sk[2] == 0, "attention: ", sk[2], " key heads must divide ", sq[2], " query heads");
   TAP_CHECK(q.dtype() == k.dtype() && q.dtype() == v.dtype(), "attention: q, k and v must have one dtype, not ",
             q.dtype(), ", ", k.dtype(), " and ", v.dtype(), "; convert them with cast()");
-  if (is_16bit(q.dtype())) {
-    const Autocast off(DType::f32);
-    return cast(attention(in_f32(q), in_f32(k), in_f32(v), options, mask_in_f32(mask)), q.dtype());
-  }
   AttentionProblem p;
   p.batch = sq[0];
   p.heads = sq[2];
@@ -99,10 +91,6 @@ Var attention_packed(const Var& qkv_, std::int64_t heads, const AttentionOptions
   TAP_CHECK(s.rank() == 3 && s[2] % 3 == 0, "attention: packed q, k, v must be [B, T, 3C], not ", s);
   const std::int64_t width = s[2] / 3;
   TAP_CHECK(heads > 0 && width % heads == 0, "attention: ", heads, " heads do not divide width ", width);
-  if (is_16bit(qkv.dtype())) {
-    const Autocast off(DType::f32);
-    return cast(attention_packed(in_f32(qkv), heads, options, mask_in_f32(mask)), qkv.dtype());
-  }
   AttentionProblem p;
   p.batch = s[0];
   p.heads = p.kv_heads = heads;

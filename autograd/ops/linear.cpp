@@ -29,7 +29,7 @@ Var linear(const Var& x_, const Var& weight_, const Var& bias, const Var& residu
   const Shape shape = check_operands("linear", x, weight, bias);
   TAP_CHECK(!residual || (residual.shape() == shape && detail::fits_beside(x, residual)), "linear: the result is ",
             x.dtype(), " ", shape, ", so residual must be too, not ", residual.dtype(), " ", residual.shape(),
-            "; cast() converts it");
+            residual.shape() == shape ? "; convert it with cast()" : "");
   Tensor y = empty(shape, residual ? residual.dtype() : x.dtype(), x.device());
   TAP_DISPATCH(linear_forward, x.value(), weight.value(), bias.value(), residual.value(), y);
   return record(

@@ -35,7 +35,7 @@ void print_cast_policies() {
 int info(const Arguments& args) {
   bool autocast = false;
   Options parser("tapestry info", "Show version, instruction set, threads and libraries.");
-  parser.add_flag("autocast", autocast, "show instead which types every function takes and gives under an Autocast");
+  parser.add_flag("autocast", autocast, "show which types every function gives under an Autocast");
   if (!parser.parse(args)) return 0;
   if (autocast) {
     print_cast_policies();
