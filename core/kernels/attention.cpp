@@ -23,7 +23,7 @@ static_assert(kBlock % kTileRows<float> == 0 && kBlock % kTileRows<BFloat16> == 
 class Scratch {
  public:
   explicit Scratch(std::int64_t bytes) : storage_(allocate(bytes)) {}
-  template <class T>
+  template <class T>  // T is no larger than the type that the bytes were counted for
   void take(T*& piece, std::int64_t elements) {
     piece = reinterpret_cast<T*>(storage_.data() + used_);
     used_ += elements * static_cast<std::int64_t>(sizeof(T));
@@ -45,15 +45,16 @@ struct ForwardBuffers {
   E *keys_t, *values, *rows, *weights;
   T *scores, *factors, *sums;
   explicit ForwardBuffers(const Call<T>& call)
-      : scratch((2 * call.template packed<E>() + call.template unpacked<E>(kBlock) +
-                 (2 * kBlock + 1) * call.score_stride + kBlock * call.width) *
-                static_cast<std::int64_t>(sizeof(T))) {  // E is no larger than T
-    scratch.take(keys_t, call.template packed<E>());
-    scratch.take(values, call.template packed<E>());
-    scratch.take(rows, call.template unpacked<E>(kBlock));
-    scratch.take(weights, kBlock * call.score_stride);
-    scratch.take(scores, kBlock * call.score_stride);
-    scratch.take(factors, call.score_stride);
+      : ForwardBuffers(call, call.template packed<E>(), call.template block<E>(kBlock), call.score_stride) {}
+
+ private:
+  ForwardBuffers(const Call<T>& call, std::int64_t packed, std::int64_t block, std::int64_t row)
+      : scratch((3 * packed + 2 * block + (2 * kBlock + 1) * row) * static_cast<std::int64_t>(sizeof(T))) {
+    for (E** whole : {&keys_t, &values}) scratch.take(*whole, packed);
+    scratch.take(rows, std::max(packed, block));
+    scratch.take(weights, kBlock * row);
+    scratch.take(scores, kBlock * row);
+    scratch.take(factors, row);
     scratch.take(sums, kBlock * call.width);
   }
   Scratch scratch;
@@ -124,20 +125,22 @@ void forward(const Call<T>& call, const Target<T>& out, T* lse) {
 
 template <class T, class E>
 struct BackwardBuffers {
-  E *keys_t, *values_t, *keys, *rows, *dout_rows, *weights_e, *dscores_e, *dscores_t, *q, *dout;
+  E *keys_t, *values_t, *keys, *rows, *dout_rows, *weights_t, *dscores_e, *dscores_t, *q, *dout;
   T *dk, *dv, *weights, *dscores, *factors, *dq;
   explicit BackwardBuffers(const Call<T>& call)
-      : scratch((5 * call.template packed<E>() + call.template unpacked<E>(kBlock) +
-                 (5 * kBlock + 1) * call.score_stride + 4 * kBlock * call.width) *
-                static_cast<std::int64_t>(sizeof(T))) {  // E is no larger than T
-    for (E** whole : {&keys_t, &values_t, &keys}) scratch.take(*whole, call.template packed<E>());
-    for (T** whole : {&dk, &dv}) scratch.take(*whole, call.template packed<E>());
-    for (T** block : {&weights, &dscores}) scratch.take(*block, kBlock * call.score_stride);
-    scratch.take(factors, call.score_stride);
+      : BackwardBuffers(call, call.template packed<E>(), call.template block<E>(kBlock), call.score_stride) {}
+
+ private:
+  BackwardBuffers(const Call<T>& call, std::int64_t packed, std::int64_t block, std::int64_t row)
+      : scratch((6 * packed + 5 * block + (5 * kBlock + 1) * row) * static_cast<std::int64_t>(sizeof(T))) {
+    for (E** whole : {&keys_t, &values_t, &keys}) scratch.take(*whole, packed);
+    for (T** whole : {&dk, &dv}) scratch.take(*whole, packed);
+    scratch.take(rows, std::max(packed, block));
+    for (E** rows_of : {&dout_rows, &q, &dout}) scratch.take(*rows_of, block);
     scratch.take(dq, kBlock * call.width);
-    scratch.take(rows, call.template unpacked<E>(kBlock));
-    for (E** block : {&weights_e, &dscores_e, &dscores_t}) scratch.take(*block, kBlock * call.score_stride);
-    for (E** block : {&dout_rows, &q, &dout}) scratch.take(*block, kBlock * call.width);
+    for (T** scores : {&weights, &dscores}) scratch.take(*scores, kBlock * row);
+    for (E** scores : {&weights_t, &dscores_e, &dscores_t}) scratch.take(*scores, kBlock * row);
+    scratch.take(factors, row);
   }
   Scratch scratch;
 };
@@ -225,7 +228,7 @@ void backward_head(const BackwardCall<T>& call, std::int64_t b, std::int64_t h, 
                    pack_rows(q, rows, call.dim, buffers.q), buffers.dk, call.width, true, queries_of, seen_by);
     if (call.dv)
       weighted_sum(reach, call.dim,
-                   left_transposed(buffers.weights, rows, columns, call.score_stride, buffers.weights_e),
+                   left_transposed(buffers.weights, rows, columns, call.score_stride, buffers.weights_t),
                    pack_rows(dout, rows, call.dim, buffers.dout), buffers.dv, call.width, true, queries_of, seen_by);
   }
 }

@@ -1,17 +1,8 @@
-// bf16 factors of the products in attention. They are kept in pairs along the summed dimension, which one instruction
-// multiplies and adds up in fp32: the odd element of a pair first, each product rounded once. It takes subnormal
-// numbers for zero, and so does the rounding of weights to bf16.
+// bf16 factors of the products in attention, on the register tile of bf16 matrix products (gemm_bf16.h): pairs along
+// the summed dimension. The instruction takes subnormal numbers for zero, and so does the rounding of weights to bf16.
 #pragma once
 
-#include <array>
-#include <cstring>
-
-#include "core/dtype.h"
-#include "core/kernels/gemm_kernel.h"
-
-#ifdef __AVX512BF16__
-#include <immintrin.h>
-#endif
+#include "core/kernels/gemm_bf16.h"
 
 namespace tapestry::cpu::attn {
 
@@ -21,106 +12,67 @@ inline constexpr bool kHasPairs = true;
 inline constexpr bool kHasPairs = false;
 #endif
 
-inline constexpr std::int64_t kPairTileRows = 12, kPairTileVectors = 2;  // 24 of 32 registers
+inline constexpr std::int64_t kPairTileRows = 12, kPairTileVectors = 2, kPairTileColumns = 32;
 
-// detail::Tile with pairs for elements: pair p of row i of a is at a + i * a_row + p * a_step; k counts pairs.
+// detail::Tile with pairs for elements: pair p of row i of a is at a + i * a_row + p * a_step; k counts pairs, and
+// those of b follow each other.
 struct PairTile {
   std::int64_t k = 0;
   const BFloat16* a = nullptr;
   std::int64_t a_row = 0, a_step = 0;
   const BFloat16* b = nullptr;
-  std::int64_t b_step = 0;
+  std::int64_t b_step = 2 * kPairTileColumns;
   float* c = nullptr;
   std::int64_t ldc = 0;
-  const float* addend = nullptr;
+  const float* addend = nullptr;  // c or null
 };
 
 #ifdef __AVX512BF16__
 
-template <int kRows, int kVectors>
-void multiply_pairs(const PairTile& tile) {
-  __m512 sum[kRows][kVectors];
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) sum[i][v] = _mm512_setzero_ps();
-  // A pointer for every third row: the rows between are reached by scaled addressing.
-  const BFloat16* a[(kRows + 2) / 3];
-#pragma GCC unroll 4
-  for (int i = 0; i < (kRows + 2) / 3; ++i) a[i] = tile.a + 3 * i * tile.a_row;
-  const BFloat16* b = tile.b;
-  for (std::int64_t p = 0; p < tile.k; ++p, b += tile.b_step) {
-    __m512i row[kVectors];
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) row[v] = _mm512_loadu_si512(b + 32 * v);
-#pragma GCC unroll 12
-    for (int i = 0; i < kRows; ++i) {
-      std::int32_t bits;
-      std::memcpy(&bits, a[i / 3] + i % 3 * tile.a_row, sizeof(bits));
-      __m512i pair = _mm512_set1_epi32(bits);
-      asm("" : "+v"(pair));  // broadcast once, not in each of the instructions that use it
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) sum[i][v] = _mm512_dpbf16_ps(sum[i][v], (__m512bh)pair, (__m512bh)row[v]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < (kRows + 2) / 3; ++i) a[i] += tile.a_step;
-  }
-#pragma GCC unroll 12
-  for (int i = 0; i < kRows; ++i)
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) {
-      if (tile.addend) sum[i][v] = sum[i][v] + _mm512_loadu_ps(tile.addend + i * tile.ldc + 16 * v);
-      _mm512_storeu_ps(tile.c + i * tile.ldc + 16 * v, sum[i][v]);
-    }
-}
+static_assert(detail::Bf16Engine::kRows == kPairTileRows && detail::Bf16Engine::kColumns == kPairTileColumns);
 
 inline void multiply_tile(const PairTile& tile, std::int64_t rows, std::int64_t vectors) {
-  static constexpr auto kKernels = []<std::size_t... I>(std::index_sequence<I...>) {
-    return std::array<void (*)(const PairTile&), sizeof...(I)>{
-        &multiply_pairs<1 + I / kPairTileVectors, 1 + I % kPairTileVectors>...};
-  }
-  (std::make_index_sequence<kPairTileRows * kPairTileVectors>{});
-  kKernels[static_cast<std::size_t>((rows - 1) * kPairTileVectors + vectors - 1)](tile);
+  detail::Bf16Engine::multiply(2 * tile.k, {tile.a, tile.a_row, tile.a_step, 0}, tile.b, tile.c, tile.ldc,
+                               tile.addend != nullptr, rows, vectors);
 }
 
-// Sixteen columns, of which the first `count` exist (none below 1); the others are zero.
-inline __m256i load_bf16(const BFloat16* p, std::int64_t count) {
-  if (count >= 16) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << std::max<std::int64_t>(0, count)) - 1), p);
+// The counterpart of detail::pack_transposed for one strip of at most kPairTileColumns.
+inline void pack_transposed(const BFloat16* b, std::int64_t ldb, std::int64_t k, std::int64_t columns, std::int64_t,
+                            BFloat16* to) {
+  detail::pack_transposed_pairs(b, ldb, k, columns, to);
 }
-inline __m256i load_bf16(const float* p, std::int64_t count) {
-  const auto mask = static_cast<__mmask16>(count >= 16 ? 0xffffu : (1u << std::max<std::int64_t>(0, count)) - 1);
-  return (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, p));
-}
-
-// Rounds a row of whole vectors.
-inline void round_row(const float* from, std::int64_t columns, BFloat16* to) {
-  for (std::int64_t j = 0; j < columns; j += 16)
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j), load_bf16(from + j, 16));
+inline void pack_row_pairs(const BFloat16* x, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                           std::int64_t strip, BFloat16* to) {
+  detail::pack_pairs<kPairTileColumns>(x, stride, rows, columns, to, strip);
 }
 
-// Packs x [rows, columns] as pairs of rows, each 2 * width long: (x[0, j], x[1, j]) for all j, and so on; width is
-// columns in whole vectors, and what does not exist is zero. Returns whether all numbers are finite.
-template <class From>
-bool pack_pairs(const From* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, std::int64_t width,
-                BFloat16* out) {
-  using Columns = std::uint16_t __attribute__((vector_size(32)));
+inline bool all_finite(const BFloat16* x, std::int64_t stride, std::int64_t rows, std::int64_t columns) {
   const __m512i exponent = _mm512_set1_epi16(0x7f80);
-  __mmask32 infinite = 0;
-  for (std::int64_t i = 0; i < rows; i += 2, x += 2 * stride, out += 2 * width) {
-    const From* next = i + 1 < rows ? x + stride : x;
-    for (std::int64_t j = 0; j < columns; j += 16) {
-      const std::int64_t count = columns - j;
-      const auto first = (Columns)load_bf16(x + j, count);
-      const auto second = (Columns)load_bf16(next + j, i + 1 < rows ? count : 0);
-      const auto both =
-          (__m512i)__builtin_shufflevector(first, second, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24,
-                                           9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-      infinite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(both, exponent), exponent);
-      _mm512_storeu_si512(out + 2 * j, both);
+  __mmask32 found = 0;
+  for (std::int64_t i = 0; i < rows; ++i, x += stride)
+    for (std::int64_t j = 0; j < columns; j += 32) {
+      const __m512i bits = detail::pairs_of_row(x + j, columns - j);
+      found |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(bits, exponent), exponent);
     }
+  return found == 0;
+}
+
+// Rounds rows of whole vectors, `stride` apart on both sides; writes up to 15 elements more.
+inline void round_rows(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, BFloat16* to) {
+  for (std::int64_t i = 0; i < rows; ++i, from += stride, to += stride)
+    for (std::int64_t j = 0; j < columns; j += 32)
+      _mm512_storeu_si512(to + j, detail::pairs_of_row(from + j, columns - j));
+}
+
+// The same in pairs of rows: (from[0, j], from[1, j]) for all j, and so on; the pairs of rows lie 2 * stride apart.
+inline void round_row_pairs(const float* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+                            BFloat16* to) {
+  for (std::int64_t i = 0; i < rows; i += 2, from += 2 * stride, to += 2 * stride) {
+    const bool paired = i + 1 < rows;
+    const float* next = paired ? from + stride : from;
+    for (std::int64_t j = 0; j < columns; j += 16)
+      _mm512_storeu_si512(to + 2 * j, detail::pair_rows(from + j, next + j, 0xffff, paired ? 0xffff : 0));
   }
-  return infinite == 0;
 }
 
 #endif

@@ -161,15 +161,14 @@ struct Call {
   // The most keys that any query of batch b sees.
   std::int64_t reach(std::int64_t b) const { return queries ? visibility(b, 0).limit(queries - 1) : 0; }
 
-  // Elements of packed keys or values.
+  // Elements of packed keys or values, and of a block of rows.
   template <class E>
   std::int64_t packed() const {
-    return width * detail::round_up(keys, kTileVectors<E> * kLanes<T>);
+    return block<E>(detail::round_up(keys, kTileColumns<E>));
   }
-  // Elements of keys, values or a block of queries on their way into them.
   template <class E>
-  std::int64_t unpacked(std::int64_t block) const {
-    return std::max(packed<E>(), block * width);
+  std::int64_t block(std::int64_t rows) const {
+    return rows * packed_columns<E>(dim);
   }
   std::int64_t grain() const { return kSerialProducts / std::max<std::int64_t>(1, queries * keys * dim) + 1; }
 

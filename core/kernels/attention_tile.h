@@ -8,11 +8,13 @@
 
 #include "core/kernels/attention_pairs.h"
 #include "core/kernels/convert.h"
+#include "core/kernels/gemm_kernel.h"
 #include "core/kernels/simd.h"
 
 namespace tapestry::cpu::attn {
 
 using detail::multiply_tile;
+using detail::pack_transposed;
 using simd::kLanes;
 
 // How a factor of type E is laid out: this many elements of a sum stand side by side.
@@ -22,6 +24,8 @@ template <class E>
 inline constexpr std::int64_t kTileRows = std::same_as<E, BFloat16> ? kPairTileRows : detail::kTileRows;
 template <class E>
 inline constexpr std::int64_t kTileVectors = std::same_as<E, BFloat16> ? kPairTileVectors : detail::kTileVectors;
+template <class E>
+inline constexpr std::int64_t kTileColumns = std::same_as<E, BFloat16> ? kPairTileColumns : kTileVectors<E>* kLanes<E>;
 template <class E>
 using TileFor = std::conditional_t<std::same_as<E, BFloat16>, PairTile, detail::Tile<E>>;
 
@@ -61,9 +65,8 @@ struct Extent {
 template <class T, class E, class ExtentOf>
 void product(std::int64_t rows, std::int64_t columns, const Left<E>& a, const Right<E>& b, T* c,
              std::int64_t row_stride, bool add, ExtentOf&& extent) {
-  constexpr std::int64_t kColumns = kTileVectors<E> * kLanes<T>;
-  for (std::int64_t j = 0; j < columns; j += kColumns, c += kColumns) {
-    const E* strip = b.data + j / kColumns * b.strip_stride;
+  for (std::int64_t j = 0; j < columns; j += kTileColumns<E>, c += kTileColumns<E>) {
+    const E* strip = b.data + j / kTileColumns<E> * b.strip_stride;
     for (std::int64_t i = 0; i < rows; i += kTileRows<E>) {
       const std::int64_t height = std::min(kTileRows<E>, rows - i);
       const Extent e = extent(i, i + height - 1);
@@ -90,17 +93,24 @@ struct PackedRows {
   Right<E> right;
   bool finite = true;
   E at(std::int64_t k, std::int64_t j) const {
-    return right.data[k / kStep<E> * right.row_stride + j * kStep<E> + k % kStep<E>];
+    return right.data[j / kTileColumns<E> * right.strip_stride + k / kStep<E> * right.row_stride +
+                      j % kTileColumns<E> * kStep<E> + k % kStep<E>];
   }
 };
 
-// Packs x [rows, columns] into `out`: whole_vectors(columns) elements for each row, an even number of rows in pairs.
+// Columns of the packed factors: whole vectors, and whole strips of pairs.
+template <class E>
+constexpr std::int64_t packed_columns(std::int64_t n) {
+  return std::same_as<E, BFloat16> ? detail::round_up(n, kPairTileColumns) : whole_vectors<E>(n);
+}
+
+// Packs x [rows, columns] into `out`: packed_columns(columns) elements for each row, an even number of rows in pairs.
 template <class E>
 PackedRows<E> pack_rows(const Rows<E>& x, std::int64_t rows, std::int64_t columns, E* out) {
   if constexpr (std::same_as<E, BFloat16>) {
-    const std::int64_t width = whole_vectors<float>(columns);
-    const bool finite = pack_pairs(x.data, x.stride, rows, columns, width, out);
-    return {{out, 2 * width, 2 * kTileVectors<E> * kLanes<float>}, finite};
+    const std::int64_t strip = detail::round_up(rows, 2) * kTileColumns<E>;
+    pack_row_pairs(x.data, x.stride, rows, columns, strip, out);
+    return {{out, 2 * kTileColumns<E>, strip}, all_finite(x.data, x.stride, rows, columns)};
   } else {
     const std::int64_t width = whole_vectors<E>(columns);
     simd::Vec<E> check{};  // x - x is 0 for finite x and NaN for all others
@@ -113,20 +123,18 @@ PackedRows<E> pack_rows(const Rows<E>& x, std::int64_t rows, std::int64_t column
         simd::store(out + i * width + j, v);
       }
     }
-    return {{out, width, kTileVectors<E> * kLanes<E>}, simd::sum(check) == E(0)};
+    return {{out, width, kTileColumns<E>}, simd::sum(check) == E(0)};
   }
 }
 
-// Packs the transpose of x [rows, columns] into `out` (columns * rows in whole tiles). Pairs move as one float does.
+// Packs the transpose of x [rows, columns] into `out` (columns * rows in whole tiles).
 template <class E>
 Right<E> pack_columns(const Rows<E>& x, std::int64_t rows, std::int64_t columns, E* out) {
-  using T = std::conditional_t<std::same_as<E, BFloat16>, float, E>;
-  constexpr std::int64_t kColumns = kTileVectors<E> * kLanes<T>;
-  const std::int64_t steps = detail::divide_up(columns, kStep<E>);
-  for (std::int64_t i = 0; i < rows; i += kColumns)
-    detail::pack_transposed(reinterpret_cast<const T*>(x.data + i * x.stride), x.stride / kStep<E>, steps,
-                            std::min(kColumns, rows - i), kColumns, reinterpret_cast<T*>(out) + i * steps);
-  return {out, kColumns * kStep<E>, steps * kColumns * kStep<E>};
+  const std::int64_t strip = detail::round_up(columns, kStep<E>) * kTileColumns<E>;
+  for (std::int64_t i = 0; i < rows; i += kTileColumns<E>)
+    pack_transposed(x.data + i * x.stride, x.stride, columns, std::min(kTileColumns<E>, rows - i), kTileColumns<E>,
+                    out + i / kTileColumns<E> * strip);
+  return {out, kStep<E> * kTileColumns<E>, strip};
 }
 
 // c[i, :] (+)= sum over k of a(i, k) b[k, :], as product() does. If b holds NaN or inf, the sum visits only the k for
@@ -153,7 +161,7 @@ Left<E> left_factor(const T* scores, std::int64_t rows, std::int64_t columns, st
   if constexpr (std::same_as<T, E>) {
     return {scores, stride};
   } else {
-    for (std::int64_t r = 0; r < rows; ++r) round_row(scores + r * stride, columns, out + r * stride);
+    round_rows(scores, stride, rows, columns, out);
     return {out, stride};
   }
 }
@@ -162,7 +170,7 @@ Left<E> left_transposed(const T* scores, std::int64_t rows, std::int64_t columns
   if constexpr (std::same_as<T, E>) {
     return {scores, 1, stride};
   } else {
-    pack_pairs(scores, stride, rows, columns, stride, out);
+    round_row_pairs(scores, stride, rows, columns, out);
     return {out, 2, 2 * stride};
   }
 }

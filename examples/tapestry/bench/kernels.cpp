@@ -116,8 +116,10 @@ int bench_gemm(const Arguments& args) {
 
 int bench_attention(const Arguments& args) {
   Choice choice;
-  if (!begin("attention", "Time attention on packed q, k, v, forward and backward.", args, choice)) return 0;
+  std::string name = "f32";
+  if (!begin("attention", "Time attention on packed q, k, v, forward and backward.", args, choice, &name)) return 0;
   const Peak& peak = choice.peak;
+  const DType dtype = dtype_from_name(name);
   struct Row {
     const char* name;
     std::int64_t batch, time, heads, size;
@@ -133,8 +135,8 @@ int bench_attention(const Arguments& args) {
              "GFLOP/s", "of peak", "backward ms", "GFLOP/s", "of peak");
   for (const Row& r : kRows) {
     if (!choice.takes(r.name)) continue;
-    const Tensor qkv = random({r.batch, r.time, 3 * r.heads * r.size});
-    const Tensor dout = random({r.batch, r.time, r.heads * r.size}, 1);
+    const Tensor qkv = random({r.batch, r.time, 3 * r.heads * r.size}).to(dtype);
+    const Tensor dout = random({r.batch, r.time, r.heads * r.size}, 1).to(dtype);
     const AttentionOptions options{.causal = r.causal};
     const Timing forward = time_calls([&] { attention_packed(qkv, r.heads, options); });
     const Timing both = time_calls([&] {
