@@ -2,6 +2,7 @@
 // the summed dimension. The instruction takes subnormal numbers for zero, and so does the rounding of weights to bf16.
 #pragma once
 
+#include "core/dtype.h"
 #include "core/kernels/gemm_bf16.h"
 
 namespace tapestry::cpu::attn {
