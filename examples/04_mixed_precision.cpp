@@ -9,11 +9,11 @@ using namespace tapestry;
 constexpr std::int64_t kBatch = 16, kTime = 32, kSteps = 150;
 
 // 1. A task without a data set: count up from a random number modulo 50, so every token follows from the one before it.
-struct Batch {
+struct Lesson {
   Tensor tokens = empty({kBatch, kTime}, DType::i32), targets = empty({kBatch, kTime}, DType::i32);
 };
-Batch counting(std::uint64_t step) {
-  Batch b;
+Lesson counting(std::uint64_t step) {
+  Lesson b;
   auto *in = b.tokens.mutable_data<std::int32_t>(), *out = b.targets.mutable_data<std::int32_t>();
   for (std::int64_t i = 0; i < kBatch * kTime; ++i) {
     const std::int64_t start = RandomKey{1, step}.below(i / kTime, 50);
@@ -33,7 +33,7 @@ double train(DType dtype, GradScaler* scaler) {
   double loss = 0;
   std::int64_t skipped = 0;
   for (std::int64_t step = 0; step < kSteps; ++step) {
-    const Batch batch = counting(static_cast<std::uint64_t>(step));
+    const Lesson batch = counting(static_cast<std::uint64_t>(step));
     Tape tape;
     const Var mean = [&] {
       const Autocast scope(dtype);

@@ -9,7 +9,7 @@
 #include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "layers/models/gpt.h"
-#include "optim/optimizer.h"
+#include "optim/optimizers.h"
 #include "tests/cases/cases.h"
 #include "tests/compare.h"
 

@@ -15,7 +15,7 @@
 #include "autograd/ops.h"
 #include "layers/block.h"
 #include "layers/linear.h"
-#include "optim/optimizer.h"
+#include "optim/optimizers.h"
 #include "tests/cases/cases.h"
 #include "tests/compare.h"
 #include "tests/error_message.h"

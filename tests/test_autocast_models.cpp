@@ -12,7 +12,7 @@
 #include "layers/models/generate.h"
 #include "layers/models/gpt.h"
 #include "layers/recurrent.h"
-#include "optim/optimizer.h"
+#include "optim/optimizers.h"
 #include "tests/compare.h"
 #include "tests/error_message.h"
 
