@@ -53,8 +53,8 @@ double train(DType dtype, GradScaler* scaler) {
 
 int main() {
   const double f32 = train(DType::f32, nullptr);
-  const double bf16 = train(DType::bf16, nullptr);  // the range of f32: needs no scale
-  GradScaler scaler({.init_scale = 16777216});      // far too large, to see it fall
+  const double bf16 = train(DType::bf16, nullptr);                 // the range of f32: needs no scale
+  GradScaler scaler({.init_scale = 0x1p27, .max_scale = 0x1p27});  // far too large, to see it fall
   const double f16 = train(DType::f16, &scaler);
 
   // 4. What a scale is for: the smallest number of f16 is 2^-24, and a smaller gradient becomes 0 on its way.

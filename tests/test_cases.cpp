@@ -63,7 +63,7 @@ std::string joined(const std::set<std::string>& names) {
   return text;
 }
 
-Tensor times(const Tensor& t, double factor) {
+Tensor multiplied(const Tensor& t, double factor) {
   Tensor result = t.to(DType::f64).clone();
   double* x = result.mutable_data<double>();
   for (std::int64_t i = 0; i < t.numel(); ++i) x[i] *= factor;
@@ -74,8 +74,8 @@ Tensor times(const Tensor& t, double factor) {
 template <class Factor>
 Var times(const Var& x, Factor factor) {
   return record(
-      "times", times(x.value(), factor(x.dtype())),
-      [factor](const Tensor& dy, Grad dx) { dx.pass(times(dy, factor(dy.dtype()))); }, x);
+      "times", multiplied(x.value(), factor(x.dtype())),
+      [factor](const Tensor& dy, Grad dx) { dx.pass(multiplied(dy, factor(dy.dtype()))); }, x);
 }
 
 Case planted(const std::string& name, std::size_t inputs, GradcheckFunction function) {

@@ -43,12 +43,11 @@ void add_options(Options& options, TrainOptions& o) {
   options.add("beta2", o.beta2, "second moment of these", from_to_below(0, 1));
   options.add("grad_clip", o.grad_clip, "largest gradient norm; 0 means no clipping", at_least(0));
   options.add("clip_value", o.clip_value, "largest element of a gradient; 0 means no clipping", at_least(0));
-  options.add("skip_outliers", o.skip_outliers,
-              "skip steps whose loss or gradient norm is so many standard deviations high; 0 means none", at_least(0));
+  options.add("skip_outliers", o.skip_outliers, "skip steps with a z-score of loss or norm above it; 0: none",
+              at_least(0));
   options.add("dtype", o.dtype, "f32, bf16 or f16 in the forward pass; weights stay f32",
               one_of({"f32", "bf16", "f16"}));
-  options.add("grad_scaler", o.grad_scaler,
-              "of the loss: none, dynamic[:SCALE] or static[:SCALE]; auto means dynamic for f16, else none");
+  options.add("grad_scaler", o.grad_scaler, "none, dynamic[:SCALE], static[:SCALE]; auto: for f16");
   options.add("seed", o.seed, "of weights, batches and dropout");
   options.group("Run");
   options.add("threads", o.threads, "0 means all processors; results do not depend on it", at_least(0));
