@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "core/dtype.h"
@@ -71,13 +72,13 @@ constexpr void for_each_op(const CastPolicyRow& row, F&& f) {
 
 // A name that has no row does not compile.
 consteval CastPolicy policy_of(std::string_view op) {
-  const CastPolicyRow* found = nullptr;
+  std::optional<CastPolicy> found;
   for (const CastPolicyRow& row : kCastPolicies)
     for_each_op(row, [&](std::string_view name) {
-      if (name == op) found = &row;
+      if (name == op) found = row.policy;
     });
   if (!found) throw "the op has no row in kCastPolicies";
-  return found->policy;
+  return *found;
 }
 
 }  // namespace tapestry

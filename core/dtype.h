@@ -111,7 +111,8 @@ template <class F>
 decltype(auto) visit_float(std::string_view op, DType dtype, F&& f) {
   if (dtype == DType::f32) return f(TypeTag<float>{});
   if (dtype == DType::f64) return f(TypeTag<double>{});
-  fail(op, ": the CPU kernel takes f32 or f64, not ", dtype);
+  fail(op, ": the CPU kernel takes f32 or f64, not ", dtype,
+       is_16bit(dtype) ? "; call it by TAP_DISPATCH, which converts, or cast() what it reads to f32" : "");
 }
 
 }  // namespace tapestry

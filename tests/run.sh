@@ -15,6 +15,6 @@ for preset in dev release; do
   nice cmake --build --preset "$preset"
   skip=("${slow[@]}")
   [ "$preset" = dev ] && skip=(-LE 'slow|release')
-  ctest --preset "$preset" "${skip[@]}" || status=1
+  ctest --preset "$preset" -j "$(nproc)" "${skip[@]}" || status=1
 done
 exit "$status"

@@ -247,16 +247,16 @@ TEST_CASE("output that cannot be written does not end the training") {
 
 TEST_CASE("--detect_nan stops at a step that is not finite and names the op where it began, with its operands") {
   Workplace place;
-  const Words diverging = {"--learning_rate", "1e30", "--min_lr", "0", "--dropout", "0.1", "--detect_nan"};
+  const Words diverging = {"--learning_rate", "1e15", "--min_lr", "0", "--dropout", "0.1", "--detect_nan"};
   const Ended ended = run(place.train("out", diverging + Words{"--gradient_accumulation_steps", "2"}));
   CAPTURE(ended.err);
   CHECK(ended.code == 1);
   CHECK(lines_of(ended.err).size() == 1);
-  CHECK(ended.err.rfind("tapestry: step 2: the loss is nan and the gradient norm nan; NaN or inf begins in linear at "
-                        "blocks.0.attention.qkv: output 0 f32 [2, 8, 48] ",
+  CHECK(ended.err.rfind("tapestry: step 2: the loss is nan and the gradient norm nan; NaN or inf begins in attention "
+                        "after blocks.0.attention.qkv: output 0 f32 [2, 8, 16] ",
                         0) == 0);
   CHECK(contains(ended.err, ", first "));
-  CHECK(contains(ended.err, "; input 1 (blocks.0.attention.qkv.weight) f32 [16, 48] from -"));
+  CHECK(contains(ended.err, "; input 0 f32 [2, 8, 48] from -"));
   CHECK(!std::filesystem::exists(place.path("out/checkpoint.h5")));
 
   const Ended fine = run(place.train("fine", {"--detect_nan"})), plain = run(place.train("plain"));
@@ -266,12 +266,12 @@ TEST_CASE("--detect_nan stops at a step that is not finite and names the op wher
 
 TEST_CASE("--monitor: a line for each step that overflows, tables, and the same weights") {
   Workplace place;
-  const Ended overflow = run(place.train("out", {"--learning_rate", "1e30", "--monitor", "overflow"}));
+  const Ended overflow = run(place.train("out", {"--learning_rate", "1e15", "--monitor", "overflow"}));
   CHECK(overflow.code == 1);
   CHECK(contains(overflow.err, "10 steps in a row"));
   CHECK(!contains(overflow.out, "step 1: "));
-  CHECK(contains(overflow.out, "\nstep 2: linear at blocks.0.attention.qkv: output 0 f32 [2, 8, 48] "));
-  CHECK(contains(overflow.out, "\nstep 3: linear at blocks.0.attention.qkv: "));
+  CHECK(contains(overflow.out, "\nstep 2: attention after blocks.0.attention.qkv: output 0 f32 [2, 8, 16] "));
+  CHECK(contains(overflow.out, "\nstep 3: attention after blocks.0.attention.qkv: "));
   CHECK(contains(overflow.out, "\ntensors with NaN or inf"));
   CHECK(contains(overflow.out, "\ngradient of blocks.0.mlp.up.weight "));
 
@@ -320,6 +320,19 @@ TEST_CASE("train with a loss scale: shown, stored, resumed exactly, and not to b
   // A power of two changes no bit.
   CHECK(field(call("c", {"--grad_scaler", "none"}), "weights_hash") == field(unbroken, "weights_hash"));
   CHECK(field(call("d", {"--grad_scaler", "static"}), "weights_hash") == field(unbroken, "weights_hash"));
+  // In 16 bits too, with the scale falling on the way, and watched without a change of bits.
+  for (const std::string dtype : {"f16", "bf16"}) {
+    const Words low{"--dtype", dtype, "--grad_scaler", "dynamic:16777216"};
+    const std::string whole = call(dtype, low);
+    CHECK(contains(whole, "precision: " + dtype + ", dynamic loss scale from 16777216\n"));
+    CHECK(contains(whole, "step skipped, the scale is now 8388608") == (dtype == "f16"));
+    CHECK(field(whole, "weights_hash") != field(unbroken, "weights_hash"));
+    call(dtype + "-half", low + Words{"--max_iters", "10"});
+    const Ended rest = run({"train", "--resume", "--out_dir", place.path(dtype + "-half"), "--max_iters", "20"});
+    CHECK(field(rest.out, "weights_hash") == field(whole, "weights_hash"));
+    CHECK(field(call(dtype + "-watched", low + Words{"--detect_nan", "--monitor", "overflow"}), "weights_hash") ==
+          field(whole, "weights_hash"));
+  }
   const Ended changed = run({"train", "--resume", "--out_dir", place.path("b"), "--grad_scaler", "none"});
   CHECK(changed.code == 2);
   CHECK(contains(changed.err, "--resume cannot change grad_scaler (was dynamic:1024, now none)"));

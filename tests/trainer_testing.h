@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "autograd/autocast.h"
 #include "autograd/ops.h"
 #include "core/random.h"
 #include "optim/adam.h"
@@ -32,8 +33,8 @@ class Net : public Module {
     down = random_parameter({kHidden, kClasses}, rng_);
   }
   Var operator()(const Tensor& x) const {
+    const Autocast scope(autocast);
     Var h = gelu_tanh(linear(Var(x), up, bias));
-    if (through != DType::f32) h = converted(converted(h, through), DType::f32);
     if (training()) h = dropout(h, dropout_p, next_random_key());
     return linear(h, down);
   }
@@ -47,13 +48,9 @@ class Net : public Module {
   Parameter up{Shape{1}}, bias{Shape{kHidden}}, down{Shape{1}};
   std::unique_ptr<Parameter> unused;
   double dropout_p;
-  DType through = DType::f32;  // that the hidden values, and so their gradients, pass through
+  DType autocast = DType::f32;  // of the forward pass
 
  private:
-  static Var converted(const Var& x, DType dtype) {
-    return record(
-        "converted", x.value().to(dtype), [from = x.dtype()](const Tensor& dy, Grad dx) { dx.pass(dy.to(from)); }, x);
-  }
   Rng rng_;
 };
 

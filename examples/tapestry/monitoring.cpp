@@ -17,7 +17,9 @@ void Monitoring::on_step(const StepInfo& info, Trainer& trainer) {
     monitor_->next_step();
     if (choice_.every > 0 && info.step % choice_.every == 0) finish();
   }
-  if (detect_nan_ && !(std::isfinite(info.loss) && std::isfinite(info.grad_norm))) detect(info, trainer);
+  // With a loss scale an overflow of the gradient is expected now and then, and the scaler's business.
+  const bool expected = info.scale > 1 && std::isfinite(info.loss);
+  if (detect_nan_ && !expected && !(std::isfinite(info.loss) && std::isfinite(info.grad_norm))) detect(info, trainer);
 }
 
 void Monitoring::finish() {
