@@ -185,6 +185,9 @@ TEST_CASE("what cannot be combined is said with both types and the fix") {
   check_error([&] { concat({f64, f32}, 0); }, {"concat", "f64", "f32"});
   check_error([&] { cast(Var(zeros({2}, DType::i32)), DType::f32); }, {"cast", "i32", "f32", "Tensor::to"});
   check_error([&] { cast(f32, DType::u8); }, {"cast", "f32", "u8"});
+  check_error([&] { layernorm(bf16, zeros({2}, DType::f64), zeros({2})); },
+              {"layernorm", "x is bf16", "weight must be f32, not f64", "cast()"});
+  check_error([&] { rmsnorm(f64, zeros({2})); }, {"rmsnorm", "x is f64", "weight must be f64, not f32"});
   check_error([] { const Autocast scope(DType::f64); }, {"autocast", "bf16 or f16", "f64"});
   check_error([] { const Autocast scope(DType::i32); }, {"autocast", "i32"});
   CHECK(Autocast::current() == DType::f32);

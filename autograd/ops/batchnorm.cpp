@@ -9,12 +9,9 @@ namespace tapestry {
 Var batchnorm(const Var& x, const Var& weight, const Var& bias, Tensor running_mean, Tensor running_var, bool training,
               double momentum, double eps) {
   const Shape& s = x.shape();
-  detail::check_channel_norm("batchnorm", s,
-                             {{"weight", weight.shape()},
-                              {"bias", bias.shape()},
-                              {"running_mean", running_mean.shape()},
-                              {"running_var", running_var.shape()}},
-                             eps);
+  detail::check_channel_norm(
+      "batchnorm", x,
+      {{"weight", weight}, {"bias", bias}, {"running_mean", running_mean}, {"running_var", running_var}}, eps);
   TAP_CHECK(momentum >= 0 && momentum <= 1, "batchnorm: momentum, the weight of the new batch, must be in [0, 1], not ",
             momentum);
   TAP_CHECK(!training || x.numel() != s[1], "batchnorm: x is ", s,

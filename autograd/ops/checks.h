@@ -25,28 +25,38 @@ inline void check_product_types(std::string_view op, const Var& x, const Var& we
        "; all operands must have one dtype; convert with cast()", low ? ", or run it under an Autocast" : "");
 }
 
-struct NamedShape {
+// What stands beside x in a normalisation.
+struct NamedVector {
+  NamedVector(std::string_view name_, const Var& v) : NamedVector(name_, v.value()) {}
+  NamedVector(std::string_view name_, const Tensor& t) : name(name_), shape(t.shape()), dtype(t.dtype()) {}
   std::string_view name;
-  const Shape& shape;
+  Shape shape;
+  DType dtype;
 };
 
-// Throws unless every one of `vectors` is [n] and eps is not negative.
-inline void check_norm(std::string_view op, const Shape& x, std::int64_t n, std::initializer_list<NamedShape> vectors,
+// Throws unless every one of `vectors` is [n], of f64 exactly if x is, and eps is not negative.
+inline void check_norm(std::string_view op, const Var& x, std::int64_t n, std::initializer_list<NamedVector> vectors,
                        double eps) {
-  for (const NamedShape& v : vectors)
-    TAP_CHECK(v.shape == Shape{n}, op, ": x is ", x, ", so ", v.name, " must be [", n, "], not ", v.shape);
+  for (const NamedVector& v : vectors) {
+    TAP_CHECK(v.shape == Shape{n}, op, ": x is ", x.shape(), ", so ", v.name, " must be [", n, "], not ", v.shape);
+    TAP_CHECK(is_floating(v.dtype) && accumulate_dtype(v.dtype) == accumulate_dtype(x.dtype()), op, ": x is ",
+              x.dtype(), ", so ", v.name, " must be ", accumulate_dtype(x.dtype()), ", not ", v.dtype,
+              "; convert one with cast()");
+  }
   TAP_CHECK(eps >= 0, op, ": eps must not be negative, not ", eps);
 }
 // Over the last axis.
-inline void check_row_norm(std::string_view op, const Shape& x, std::initializer_list<NamedShape> vectors, double eps) {
-  TAP_CHECK(x.rank() >= 1, op, ": x must have an axis to normalise over, not ", x, "; reshape it to [1]");
-  check_norm(op, x, x.back(), vectors, eps);
+inline void check_row_norm(std::string_view op, const Var& x, std::initializer_list<NamedVector> vectors, double eps) {
+  TAP_CHECK(x.shape().rank() >= 1, op, ": x must have an axis to normalise over, not ", x.shape(),
+            "; reshape it to [1]");
+  check_norm(op, x, x.shape().back(), vectors, eps);
 }
 // By channel, x [N, C, ...].
-inline void check_channel_norm(std::string_view op, const Shape& x, std::initializer_list<NamedShape> vectors,
+inline void check_channel_norm(std::string_view op, const Var& x, std::initializer_list<NamedVector> vectors,
                                double eps) {
-  TAP_CHECK(x.rank() >= 2 && x[1] > 0, op, ": x must be [N, C, ...] with C at least 1, not ", x);
-  check_norm(op, x, x[1], vectors, eps);
+  TAP_CHECK(x.shape().rank() >= 2 && x.shape()[1] > 0, op, ": x must be [N, C, ...] with C at least 1, not ",
+            x.shape());
+  check_norm(op, x, x.shape()[1], vectors, eps);
 }
 
 }  // namespace tapestry::detail

@@ -8,7 +8,7 @@ namespace tapestry {
 
 Var groupnorm(const Var& x, const Var& weight, const Var& bias, std::int64_t groups, double eps) {
   const Shape& s = x.shape();
-  detail::check_channel_norm("groupnorm", s, {{"weight", weight.shape()}, {"bias", bias.shape()}}, eps);
+  detail::check_channel_norm("groupnorm", x, {{"weight", weight}, {"bias", bias}}, eps);
   TAP_CHECK(groups > 0 && s[1] % groups == 0, "groupnorm: ", groups, " groups do not divide ", s[1],
             " channels; use one of ", divisors(s[1]));
   Tensor y = empty(s, detail::normalised_dtype<"groupnorm">(x.dtype()), x.device());

@@ -8,7 +8,7 @@ namespace tapestry {
 
 Var layernorm(const Var& x, const Var& weight, const Var& bias, double eps, LayerNormForm form) {
   const Shape& s = x.shape();
-  detail::check_row_norm("layernorm", s, {{"weight", weight.shape()}, {"bias", bias.shape()}}, eps);
+  detail::check_row_norm("layernorm", x, {{"weight", weight}, {"bias", bias}}, eps);
   Tensor y = empty(s, detail::normalised_dtype<"layernorm">(x.dtype()), x.device());
   Tensor mean = empty({s.rows()}, accumulate_dtype(x.dtype()), x.device()), rstd = empty_like(mean);
   TAP_DISPATCH(layernorm_forward, x.value(), weight.value(), bias.value(), eps, y, mean, rstd, form);

@@ -8,7 +8,7 @@ namespace tapestry {
 
 Var rmsnorm(const Var& x, const Var& weight, double eps) {
   const Shape& s = x.shape();
-  detail::check_row_norm("rmsnorm", s, {{"weight", weight.shape()}}, eps);
+  detail::check_row_norm("rmsnorm", x, {{"weight", weight}}, eps);
   Tensor y = empty(s, detail::normalised_dtype<"rmsnorm">(x.dtype()), x.device());
   Tensor rrms = empty({s.rows()}, accumulate_dtype(x.dtype()), x.device());
   TAP_DISPATCH(rmsnorm_forward, x.value(), weight.value(), eps, y, rrms);
