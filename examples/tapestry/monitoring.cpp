@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "progress.h"
+
 namespace tapestry::command {
 
 Monitoring::Monitoring(const TrainOptions& o, Module& model, std::function<void(const std::string&)> print)
@@ -33,8 +35,7 @@ void Monitoring::finish() {
 
 void Monitoring::detect(const StepInfo& info, Trainer& trainer) {
   const std::optional<Finding> finding = find_first_nan(model_, [&] { trainer.replay_step(); });
-  const double loss = std::isnan(info.loss) ? std::abs(info.loss) : info.loss;  // not "-nan"
-  fail("step ", info.step, ": the loss is ", loss, " and the gradient norm ", std::abs(info.grad_norm),
+  fail("step ", info.step, ": the loss is ", plain_nan(info.loss), " and the gradient norm ", plain_nan(info.grad_norm),
        finding ? "; NaN or inf begins in " + finding->text() : "; but the same step again, op by op, is finite");
 }
 

@@ -27,6 +27,8 @@ void print_line(const std::string& text) {
   std::fflush(stdout);
 }
 
+double plain_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
 std::string human_duration(double seconds) {
   const auto s = static_cast<std::int64_t>(seconds + 0.5);
   if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
@@ -49,7 +51,7 @@ void Progress::step(const StepInfo& info) {
   if (!terminal_) {
     if (info.step % log_interval_ != 0 && info.step != last_step_) return;
     std::string text = fmt::format("step {:>6}  loss {:.4f}  lr {:.2e}  grad_norm {:.3g}  {:.0f} tokens/s", info.step,
-                                   info.loss, info.lr, info.grad_norm, tokens_per_second());
+                                   plain_nan(info.loss), info.lr, plain_nan(info.grad_norm), tokens_per_second());
     if (info.scale != 1) text += fmt::format("  scale {}", info.scale);
     if (info.skipped_steps > 0) text += fmt::format("  skipped {}", info.skipped_steps);
     return line(text);

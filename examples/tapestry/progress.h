@@ -33,5 +33,6 @@ class Progress {
 
 void print_line(const std::string& text);    // to stdout, at once
 std::string human_duration(double seconds);  // "1:05", "1:02:03"
+double plain_nan(double value);              // the same, but never the NaN that shows as "-nan"
 
 }  // namespace tapestry::command
